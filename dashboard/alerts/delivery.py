@@ -4,13 +4,16 @@ Errors name the channel and never its address. A message may arrive twice, if a 
 it; both copies have the same id.
 """
 
+import contextlib
 import hmac
 import http.client
 import json
+import socket
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from socket import gaierror
 from urllib.parse import urlencode, urlsplit
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
@@ -105,7 +108,7 @@ def send(channel: Channel, message: Message) -> None:
         problem = type(error).__doc__ or ""
     except ImportError:
         problem = "It needs a package: `pip install 'rowlock[alerts]'`."
-    except gaierror:
+    except socket.gaierror:
         problem = "No host of this name was found."
     except Exception as error:  # noqa: BLE001  its text may hold the address
         problem = f"{type(error).__name__}."
@@ -157,11 +160,38 @@ def _post(address: str, message: Message) -> str:
     target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
     try:
         with guard.guarded():
-            connection.request("POST", target, message.body, headers)
-            status = connection.getresponse().status
+            connection.connect()
+            with cut_off(connection):
+                connection.request("POST", target, message.body, headers)
+                status = connection.getresponse().status
     finally:
         connection.close()
     return "" if 200 <= status < 300 else f"It answered {status}."
+
+
+@contextlib.contextmanager
+def cut_off(connection: http.client.HTTPConnection) -> Iterator[None]:
+    """End the connection after TIMEOUT_SECONDS: a receiver that sends single bytes never exceeds a socket's timeout."""
+
+    is_late = threading.Event()
+
+    def cut() -> None:
+        is_late.set()
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)  # that of TLS would wait for the receiver
+
+    timer = threading.Timer(TIMEOUT_SECONDS, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not is_late.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if is_late.is_set():  # half an answer can look like a whole one
+        raise TimeoutError
 
 
 def signature(body: bytes, at: int) -> str:

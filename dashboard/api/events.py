@@ -14,6 +14,7 @@ from dashboard.api.base import Unavailable, needs
 from dashboard.api.tasks import TaskId, TaskItem, existing
 from dashboard.live.seats import SeatedStream
 from dashboard.task_pages import VIEW
+from dashboard.task_pages.saved_views import person_of
 from tasks.diagnosis import decide, gather
 from tasks.models import FINISHED, Task
 
@@ -55,8 +56,7 @@ def follow_task(request: HttpRequest, task_id: TaskId) -> Any:
     """
     needs(request, VIEW)
     existing(task_id)
-    user_id: int = request.user.pk
-    begin(user_id)
+    begin(user_id := person_of(request))
     stream = SeatedStream(events(task_id), content_type=KIND, headers=HEADERS)
     stream.at_end.callback(end, user_id)
     return stream

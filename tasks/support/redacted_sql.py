@@ -23,7 +23,8 @@ TOKEN = rf"""
 BLOCK_EDGE = re.compile(r"/\*|\*/")
 HIDDEN_LITERAL, HIDDEN_LINE, HIDDEN_BLOCK = f"'{REDACTED}'", f"-- {REDACTED}", f"/* {REDACTED} */"
 CODED_NAME = re.compile(r'[uU]&"')  # U&"p\0061ssword" may be any name
-SESSION_KEY = re.compile(r"session_?key|django_session", re.IGNORECASE)  # the value is a login of Django
+# A key of Django's sessions is a login; a name that was typed at the login, which axes counts, may be a password.
+LOGIN = re.compile(r"session_?key|django_session|axes_access", re.IGNORECASE)
 SETTERS = ("set", "alter", "create")  # statements that take bare words as values: SET app.token TO hunter2
 
 
@@ -44,7 +45,7 @@ def redact_query(query: str, *, is_cut: bool = False) -> str:
     >>> redact_query("SELECT 'shown' WHERE id = 7")
     "SELECT 'shown' WHERE id = 7"
     """
-    if not (is_cut or mentions_secret(query) or SESSION_KEY.search(query) or CODED_NAME.search(query)):
+    if not (is_cut or mentions_secret(query) or LOGIN.search(query) or CODED_NAME.search(query)):
         return query
     try:
         return "".join(_redacted(query))

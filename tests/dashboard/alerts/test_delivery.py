@@ -1,5 +1,6 @@
 """Delivery to real receivers: webhooks, their signature, apprise, private addresses, and secrets in errors."""
 
+import contextlib
 import hmac
 import logging
 import os
@@ -56,6 +57,27 @@ def test_a_redirect_is_not_followed(receiver: Receiver):
     with pytest.raises(AlertNotSent, match="It answered 307"):
         send(f"http://127.0.0.1:{receiver.port}/hook")
     assert [path for path, _headers, _body in receiver.posts] == ["/hook"]
+
+
+def test_a_receiver_that_sends_single_bytes_is_cut_off(receiver: Receiver, monkeypatch):
+    """Each byte comes within the timeout of the socket. Half an answer is none, whatever its status."""
+    monkeypatch.setattr(delivery, "TIMEOUT_SECONDS", 0.3)
+
+    def drip(server: socket.socket) -> None:
+        client, _address = server.accept()
+        with client, contextlib.suppress(OSError):
+            client.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            for _ in range(100):
+                time.sleep(0.03)
+                client.sendall(b"x")
+            client.sendall(b"\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=[server])
+        thread.start()
+        with pytest.raises(AlertNotSent, match="TimeoutError"):
+            send(f"http://127.0.0.1:{server.getsockname()[1]}/")
+        thread.join()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of apprise's own

@@ -4,15 +4,17 @@ import re
 from urllib.parse import urljoin, urlsplit
 
 import pytest
+from django.apps import apps
 from django.conf import settings
 from django.contrib.auth.models import Group, Permission, User
 from django.db import connection
+from django.db.models import Model
 from django.http import HttpResponse
 from django.test import Client
 from django.urls import resolve
 
 from dashboard.alerts import secrets
-from dashboard.models import AlertChannel, DemoRow, Installation
+from dashboard.models import AlertChannel, DemoRow, Installation, SavedView
 from orders.models import Account, Order
 from tasks.models import Attempt, BulkRun, CommandRun, Intervention, RefusedWrite, Worker
 from tests.dashboard.addresses import NOBODY, PAGES, ROLES, Access, expected, walk
@@ -162,6 +164,22 @@ def test_a_right_to_act_opens_no_action_on_what_the_person_may_not_see():
     actions = [(route, name) for route, name in ROUTES if name in ACTIONS]
     answers = [ask(client, "post", route, name) for route, name in actions]
     assert [(answer.status_code, written) for answer, written in answers] == [(403, 0)] * len(ACTIONS)
+
+
+def test_what_belongs_to_one_person_is_out_of_reach_for_others():
+    """A saved view is the only such thing: everything else belongs to those who have the right to its table."""
+    view = SavedView.objects.create(user_id=ID, name="the owner's", query="?status=FAILED")
+    for role in ("viewer", "superuser"):
+        client = client_for(role)
+        assert client.post("/admin/tasks/task/views/delete/", {"view": view.pk}).status_code == 302
+        assert "the owner" not in client.get("/admin/tasks/task/").text
+    assert SavedView.objects.get() == view
+    owned = {model._meta.label for model in apps.get_app_config("dashboard").get_models() if is_of_a_person(model)}
+    assert owned == {"dashboard.SavedView", "dashboard.ApiToken"}, "and tokens, which superusers alone see"
+
+
+def is_of_a_person(model: type[Model]) -> bool:
+    return any(field.related_model is User for field in model._meta.concrete_fields)
 
 
 @pytest.mark.parametrize("method", ["put", "delete"])
