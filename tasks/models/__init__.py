@@ -1,5 +1,7 @@
 """The tables of the queue, of the locks and of what operators did. The contract fixes each column's meaning."""
 
+from tasks.models.archive import ArchivedTask as ArchivedTask
+from tasks.models.archive import find_task as find_task
 from tasks.models.limit import Bucket as Bucket
 from tasks.models.limit import Limit as Limit
 from tasks.models.lock import CommandRun as CommandRun
