@@ -16,7 +16,7 @@ from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of, unfinished_ru
 from dashboard.task_pages.rows import latest_errors, list_row
 from dashboard.task_pages.saved_views import person_of, views_of
 from dashboard.task_pages.search import WORDS, parse, written
-from dashboard.task_pages.tabs import tabs
+from dashboard.task_pages.tabs import archive_url, tabs
 from tasks.admin import rights
 from tasks.diagnosis import gather
 from tasks.diagnosis.progress import reports
@@ -77,6 +77,7 @@ def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
         "links": neighbours(chosen, listing, cursor),
         "chosen": chosen,
         "query": chosen.as_query(),
+        "archive_url": archive_url(chosen),
         "is_blind": bool(chosen.text and payload.keys()),
     }
 

@@ -1,7 +1,5 @@
 """Finished tasks that have left the queue's table."""
 
-from typing import Self
-
 from django.db import models
 
 from tasks.models.task import Attempt, Task, TaskColumns
@@ -27,6 +25,7 @@ class ArchivedTask(TaskColumns):
     """
 
     id = models.BigIntegerField(primary_key=True)
+    finished_at = models.DateTimeField()
     archived_at = models.DateTimeField()
 
     class Meta:
@@ -35,7 +34,7 @@ class ArchivedTask(TaskColumns):
         default_permissions = ()  # who sees tasks sees these
 
     @classmethod
-    def find(cls, task_id: int) -> Self | None:
+    def find(cls, task_id: int) -> "ArchivedTask | None":
         """The archived task with this id."""
         return cls._default_manager.filter(pk=task_id).first()
 

@@ -5,12 +5,13 @@ from datetime import date
 
 from django.core.management.base import CommandError, CommandParser
 
+from tasks import operations
 from tasks.commands import OperatorCommand, Options, Report, UsageError, audited, operator, types
 from tasks.commands.output import counted, said
 from tasks.exceptions import LockHeld
 from tasks.locking import lock
 from tasks.models import FINISHED
-from tasks.operations.archive import LEASE_SECONDS, LOCK, archive_tasks, drop_months
+from tasks.operations.archive import LEASE_SECONDS, LOCK
 from tasks.schedule.runner import HELD_ELSEWHERE
 
 
@@ -62,7 +63,7 @@ class Command(OperatorCommand):
                     held.check()
                     return shown(done, total)
 
-                archived = archive_tasks(
+                archived = operations.archive_tasks(
                     options["older_than"],
                     operator(),
                     statuses=options["status"] or FINISHED,
@@ -70,7 +71,7 @@ class Command(OperatorCommand):
                     **audited(options),
                 )
         if options["drop_before"] is not None and not self.signals.received:
-            dropped = drop_months(options["drop_before"], operator(), **audited(options))
+            dropped = operations.drop_months(options["drop_before"], operator(), **audited(options))
         text = f"{counted(archived)} {said('archived', options)}."
         if dropped:
             text += f"\n{counted(len(dropped), 'month')} {said('dropped', options)}: {', '.join(dropped)}."
