@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.db import OperationalError, connection
-from django.db.models import Func, QuerySet, TextField
+from django.db.models import Func, Q, QuerySet, TextField
 from django.db.transaction import atomic
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.safestring import SafeString
@@ -102,8 +102,8 @@ class ArchiveFilter:
         """The query of the page's URL."""
         return "?" + urlencode([(name, value) for name, value in {**asdict(self), **more}.items() if value])
 
-    def querysets(self) -> list[QuerySet[ArchivedTask]]:
-        """The tasks that match, unordered; one for each kind of key, because each has an index of its own."""
+    def querysets(self, before: Cursor | None, most: int) -> list[QuerySet[ArchivedTask]]:
+        """The first `most` tasks that match below a cursor; one for each kind of key, as each has its own index."""
         tasks = ArchivedTask.objects.annotate(error=LastError())
         if self.id:
             tasks = tasks.filter(pk=int(self.id))
@@ -115,20 +115,22 @@ class ArchiveFilter:
             tasks = tasks.filter(finished_at__gte=at_of(self.since))
         if self.until:
             tasks = tasks.filter(finished_at__lt=at_of(self.until))
-        return [tasks.filter(**{column: self.key}) for column in KEYS] if self.key else [tasks]
+        if before:
+            tasks = tasks.filter(finished_at__lte=before.finished_at)
+            tasks = tasks.exclude(finished_at=before.finished_at, pk__gte=before.id)
+        tasks = tasks.order_by("-finished_at", "-pk")
+        conditions = [Q(**{column: self.key}) for column in KEYS] if self.key else [Q()]
+        return [tasks.filter(condition)[:most] for condition in conditions]
 
 
-def find(chosen: ArchiveFilter, before: Cursor | None) -> list[ArchivedTask]:
-    """One row more than a page of those that match. Raises OperationalError if it takes too long."""
+def find(chosen: ArchiveFilter, before: Cursor | None, most: int) -> list[ArchivedTask]:
+    """The first `most` tasks that match, newest end first. Raises OperationalError if it takes too long."""
     found: dict[int, ArchivedTask] = {}
     with atomic():
         fetch(connection, LIMIT_STATEMENT, {"milliseconds": str(int(1000 * SEARCH_SECONDS))})
-        for tasks in chosen.querysets():
-            if before:
-                tasks = tasks.filter(finished_at__lte=before.finished_at)
-                tasks = tasks.exclude(finished_at=before.finished_at, pk__gte=before.id)
-            found |= {task.pk: task for task in tasks.order_by("-finished_at", "-pk")[: PAGE + 1]}
-    return sorted(found.values(), key=lambda task: Cursor(task.finished_at, task.pk), reverse=True)[: PAGE + 1]
+        for tasks in chosen.querysets(before, most):
+            found |= {task.pk: task for task in tasks}
+    return sorted(found.values(), key=lambda task: Cursor(task.finished_at, task.pk), reverse=True)[:most]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +172,7 @@ def list_view(request: HttpRequest) -> HttpResponse:
     chosen, rows, fault = ArchiveFilter(), list[ArchivedTask](), ""
     try:
         chosen = ArchiveFilter.from_params(request.GET)
-        rows = find(chosen, next(map(Cursor.parse, given(request.GET, "before")), None))
+        rows = find(chosen, next(map(Cursor.parse, given(request.GET, "before")), None), PAGE + 1)
     except InvalidFilter as error:
         fault = str(error)
     except OperationalError as error:
