@@ -77,3 +77,5 @@ def assert_reads(page, tasks, search):
     assert len(months) <= search.months
     assert {scan for month in months for scan in plan.scans(month)} <= INDEXED
     assert sum(plan.rows_read(month) for month in months) <= search.most
+    # Reading a whole index for one of its rows shows here alone.
+    assert plan.node["Shared Hit Blocks"] + plan.node["Shared Read Blocks"] <= 20 + 2 * search.most
