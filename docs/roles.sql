@@ -85,8 +85,8 @@ BEGIN
 END $$;
 
 -- 3. The tables, once they are there. What an earlier version of this file gave and this one does not is taken back.
--- No function but rowlock_enqueue() runs with more rights than its caller's, so those stay open to all who may use the
--- schema.
+-- No function but three at the end runs with more rights than its caller's, so the others stay open to all who may use
+-- the schema.
 
 DO $$
 BEGIN
@@ -102,7 +102,7 @@ BEGIN
     -- Web: the pages, and the commands that operators type. Sees every table.
     GRANT SELECT ON
         auth_permission, axes_accessfailurelog, axes_accesslog, dashboard_demorow, dashboard_labrun, django_content_type,
-        django_migrations, tasks_attemptlog, tasks_bucket, tasks_commandrun, tasks_lockwaiter, tasks_progress, tasks_refusedwrite,
+        django_migrations, tasks_archive, tasks_attemptlog, tasks_bucket, tasks_commandrun, tasks_lockwaiter, tasks_progress, tasks_refusedwrite,
         tasks_throughput,
         tasks_throughputslot, tasks_throughputtotal
         TO rowlock_web;
@@ -158,6 +158,7 @@ BEGIN
         tasks_throughput, tasks_tick, tasks_worker
         TO rowlock_worker;
     GRANT SELECT, INSERT, DELETE ON tasks_lockwaiter, tasks_throughputslot TO rowlock_worker;
+    GRANT SELECT, INSERT ON tasks_archive TO rowlock_worker;
     GRANT INSERT ON tasks_attempt, tasks_refusedwrite TO rowlock_worker;
     -- It writes lines of pages for the actor of the bulk run in hand, whom it cannot change.
     GRANT SELECT, DELETE,
@@ -208,6 +209,12 @@ BEGIN
     ALTER FUNCTION rowlock_enqueue SECURITY DEFINER;
     REVOKE ALL ON FUNCTION rowlock_enqueue FROM PUBLIC;
     GRANT EXECUTE ON FUNCTION rowlock_enqueue TO rowlock_web, rowlock_worker, rowlock_enqueue;
+
+    -- Only the owner of the archive makes and drops its months: archive_tasks of cron asks these two.
+    ALTER FUNCTION rowlock_make_archive SECURITY DEFINER;
+    ALTER FUNCTION rowlock_drop_archive SECURITY DEFINER;
+    REVOKE ALL ON FUNCTION rowlock_make_archive, rowlock_drop_archive FROM PUBLIC;
+    GRANT EXECUTE ON FUNCTION rowlock_make_archive, rowlock_drop_archive TO rowlock_worker;
 END $$;
 
 RESET search_path;

@@ -17,7 +17,7 @@ from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of, unfinished_ru
 from dashboard.task_pages.rows import latest_errors, list_row
 from dashboard.task_pages.saved_views import person_of, views_of
 from dashboard.task_pages.search import WORDS, parse, written
-from dashboard.task_pages.tabs import tabs
+from dashboard.task_pages.tabs import archive_url, tabs
 from tasks.admin import rights
 from tasks.diagnosis import gather
 from tasks.diagnosis.progress import reports
@@ -66,7 +66,7 @@ def rows_context(chosen: TaskFilter, cursor: PageCursor, snapshot: Snapshot) -> 
     facts, errors = gather(listing.rows), latest_errors(listing.rows)
     told = reports(listing.rows, facts.now)
     is_whole = not (listing.newer or listing.older or listing.looked_down_to)
-    shown_tabs = tabs(chosen, snapshot)
+    shown_tabs = tabs(snapshot, chosen)
     counted = next((tab.number for tab in shown_tabs if tab.is_here), "")
     return {
         "is_live": is_quick and listing.looked_down_to is None,
@@ -79,6 +79,7 @@ def rows_context(chosen: TaskFilter, cursor: PageCursor, snapshot: Snapshot) -> 
         "links": neighbours(chosen, listing, cursor),
         "chosen": chosen,
         "query": chosen.as_query(),
+        "archive_url": archive_url(chosen),
         "is_blind": bool(chosen.text and payload.keys()),
     }
 
@@ -142,7 +143,7 @@ def list_view(request: HttpRequest) -> HttpResponse:
     except InvalidFilter as error:
         context = {
             "fault": str(error),
-            "tabs": tabs(TaskFilter(), snapshots.of(request)),
+            "tabs": tabs(snapshots.of(request)),
             **search_context(TaskFilter(), user_id, typed),
         }
         return page(request, "task_pages/list.html", _("Tasks"), context, status=400)

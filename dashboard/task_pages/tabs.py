@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from django.db import DatabaseError, connection
 from django.utils.functional import Promise
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from dashboard import links
@@ -11,7 +12,7 @@ from dashboard.attention.queues import in_trouble
 from dashboard.live import snapshots
 from dashboard.numbers import decimal
 from tasks.admin.read_only import estimate
-from tasks.models import Task
+from tasks.models import FINISHED, Task
 from tasks.operations.filters import TaskFilter
 from tasks.panels import Snapshot
 from tasks.support.addresses import address
@@ -57,6 +58,7 @@ class Tab:
     is_here: bool
 
 
+EVERYTHING = TaskFilter()
 # Estimated above CAP; the others stop there.
 ESTIMATED = ("all", "done")
 
@@ -72,16 +74,28 @@ TABS: tuple[tuple[str, str | Promise, TaskFilter], ...] = (
 )
 
 
-def tabs(chosen: TaskFilter, snapshot: Snapshot) -> tuple[Tab, ...]:
-    """The tabs beside this filter; they keep its other conditions, and count only if there are none."""
+def tabs(snapshot: Snapshot, chosen: TaskFilter = EVERYTHING, *, is_archive: bool = False) -> tuple[Tab, ...]:
+    """The tabs beside this filter; they keep its other conditions, and count only if there are none.
+
+    The last one leads to the archive, which is not counted.
+    """
     others = replace(chosen, statuses=(), due="")
     numbers = (known_numbers(snapshot) if others.is_empty else None) or {}
     found = []
     for name, label, state in TABS:
         here = replace(others, statuses=state.statuses, due=state.due)
         url = address("admin:ops_stale") if name == "stuck" else links.listed(here)
-        found.append(Tab(label, url, numbers.get(name, ""), here == chosen and name != "stuck"))
-    return tuple(found)
+        is_here = here == chosen and name != "stuck" and not is_archive
+        found.append(Tab(label, url, numbers.get(name, ""), is_here))
+    return (*found, Tab(_("Archived"), archive_url(chosen), "", is_archive))
+
+
+def archive_url(chosen: TaskFilter) -> str:
+    """The list of archived tasks, with those conditions of this filter that it knows."""
+    statuses = [status for status in chosen.statuses if status in FINISHED]
+    lists = {"id": chosen.ids, "task": chosen.task_paths, "status": statuses, "key": [chosen.ordering_key]}
+    params = {name: str(values[0]) for name, values in lists.items() if len(values) == 1 and values[0]}
+    return links.page("admin:tasks_task_archive", **params)
 
 
 def shown(name: str, number: int, *, is_least: bool) -> str:

@@ -1,5 +1,7 @@
 """The tables of the queue, of the locks and of what operators did. The contract fixes each column's meaning."""
 
+from tasks.models.archive import ArchivedTask as ArchivedTask
+from tasks.models.archive import find_task as find_task
 from tasks.models.lock import CommandRun as CommandRun
 from tasks.models.lock import ExpectedCommand as ExpectedCommand
 from tasks.models.lock import Lock as Lock

@@ -81,8 +81,8 @@ class TaskQuerySet(models.QuerySet["Task"]):
         return self.filter(status__in=HOLDS_ITS_KEY)
 
 
-class Task(Viewable):
-    """One task. `version` is the fence: the database raises it on every update, also from outside Rowlock."""
+class TaskColumns(Viewable):
+    """The columns of a task, in the queue and in the archive."""
 
     task_path = models.TextField()
     queue_name = models.TextField(db_default="default")
@@ -113,6 +113,16 @@ class Task(Viewable):
     queue_slot = models.SmallIntegerField(null=True, blank=True)  # of its queue, if that is limited
     # The trace that enqueued it, in W3C's form; null: it was enqueued outside any.
     traceparent = models.TextField(null=True, blank=True)  # noqa: DJ001
+
+    class Meta(Viewable.Meta):
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"#{self.pk} {self.task_path}"
+
+
+class Task(TaskColumns):
+    """One task. `version` is the fence: the database raises it on every update, also from outside Rowlock."""
 
     objects = TaskQuerySet.as_manager()
 
@@ -208,9 +218,6 @@ class Task(Viewable):
             ),
             models.CheckConstraint(condition=Q(traceparent__regex=TRACEPARENT), name="tasks_task_traceparent_form"),
         ]
-
-    def __str__(self) -> str:
-        return f"#{self.pk} {self.task_path}"
 
 
 class Queue(Viewable):

@@ -5,6 +5,8 @@ Every function takes `who` and writes one intervention for each thing that it ch
 seconds for a lock on a whole table.
 """
 
+from tasks.operations.archive import archive_tasks, drop_months
+from tasks.operations.archived import run_again
 from tasks.operations.cancel import Cancel, await_cancelled, cancel
 from tasks.operations.edit import Edit, edit
 from tasks.operations.enqueue import enqueue
@@ -28,8 +30,10 @@ __all__ = [
     "Selection",
     "Settings",
     "Verb",
+    "archive_tasks",
     "await_cancelled",
     "cancel",
+    "drop_months",
     "edit",
     "enqueue",
     "pause",
@@ -40,6 +44,7 @@ __all__ = [
     "release_unstarted",
     "requeue",
     "resume",
+    "run_again",
     "set_limit",
     "set_objective",
     "set_queue_limit",

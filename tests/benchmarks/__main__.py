@@ -17,7 +17,7 @@ from tests.benchmarks.report import Part
 # In the order in which the report shows them.
 PARTS = (
     "database", "waiting", "drain", "mixed", "telling", "pickup", "enqueue", "unique", "limits", "schedules",
-    "growth", "idle", "locks", "start", "reach", "tracing",
+    "growth", "archive", "idle", "locks", "start", "reach", "tracing",
 )  # fmt: skip
 ALL = (*PARTS, *told.PARTS)
 

@@ -72,6 +72,11 @@ def one_task(tour: Tour) -> None:
     tour.at(f"{LIST}{task.pk}/").menu(".task-title").press("[data-action=cancel]").confirm()
     tour.says(f"Cancel: done for #{task.pk}.")
     BulkRun.objects.all().delete()
+    old = rows.archived(task_path=handlers.log_in.module_path, args=["anna", "x"])
+    tour.at(f"{LIST}archive/").named("Search", exact=True).press(f"#archived-{old.pk} a").says("Archived:")
+    tour.look()
+    tour.press("[data-action=run_again]").confirm().says("Enqueued as #")
+    Task.objects.all().delete()
 
 
 def tasks_of_a_list(tour: Tour) -> None:

@@ -111,6 +111,8 @@ PAGES = {
     "tasks_task_changelist": Access(SEE, SEE),
     "tasks_task_change": Access(SEE, SEE),
     "tasks_task_why": Access(SEE),
+    "tasks_task_archive": Access(SEE),
+    "tasks_task_again": Access(NOBODY, OPERATE),
     "tasks_task_enqueue": Access(SEE, OPERATE),
     "tasks_task_action": Access(NOBODY, OPERATE),
     "tasks_task_all": Access(NOBODY, OPERATE),

@@ -48,10 +48,6 @@ from tests.waiting import wait_until
 NOT_WALKED = ("login", "logout", "ops_demo_remove")
 # Written once and then never changed by anything that Rowlock does.
 APPEND_ONLY = ("tasks_intervention", "orders_entry")
-FUNCTION = """
-SELECT prosecdef, proconfig, proowner::regrole::text AS owner, has_function_privilege(%s, oid, 'EXECUTE') AS is_open
-FROM pg_proc WHERE proname = 'rowlock_enqueue'
-"""
 INTERNAL = ("tasks.tasks.run_bulk_action", "tasks.tasks.run_registered_pattern", "dashboard.tasks.run_lab")
 LINE = "INSERT INTO tasks_intervention ({}) VALUES ({})"
 
@@ -185,6 +181,8 @@ def test_a_worker_does_what_cron_asks_of_it(worker):
     said("send_shipped_emails")
     said("transfer", payer, payee, "10.00", "--strategy", "optimistic")
     said("queue_status")
+    said("archive_tasks", "--older-than", "7d", "--dry-run")
+    said("archive_tasks", "--drop-before", "2000-01")
     said("prune_tasks", "--older-than", "7d")
     said("prune_history", "--older-than", "30d")
     with lock("nightly", ttl=30) as held:
@@ -261,6 +259,7 @@ def test_people_and_what_tasks_carry_are_refused_to_those_who_need_it_not(site):
     assert site.not_refused(WORKER, asked) == []
     columns = {
         "tasks_task": ("args", "kwargs", "return_value", "*"),
+        "tasks_archive": ("id",),
         "tasks_attempt": ("traceback",),
         "tasks_commandrun": ("argv", "output"),
         "tasks_intervention": ("reason",),
@@ -310,12 +309,21 @@ def test_enqueue_may_call_its_function_and_is_refused_all_else(site):
         "SELECT rowlock_lock_acquire('a', 'b', interval '1 s')",
         "SELECT nextval('rowlock_fence')",
         "ALTER FUNCTION rowlock_enqueue SECURITY INVOKER",
+        "SELECT rowlock_make_archive('2026-01-01')",
+        "SELECT rowlock_drop_archive('2026-01-01')",
     ]
     assert site.not_refused(ENQUEUE, statements) == []
 
 
-def test_the_function_keeps_its_path_whoever_calls_it(site):
-    [function] = site.owner.rows(FUNCTION, MONITOR)
+FUNCTION = """
+SELECT prosecdef, proconfig, proowner::regrole::text AS owner, has_function_privilege(%s, oid, 'EXECUTE') AS is_open
+FROM pg_proc WHERE proname = %s
+"""
+
+
+@pytest.mark.parametrize("name", ["rowlock_enqueue", "rowlock_make_archive", "rowlock_drop_archive"])
+def test_a_function_of_its_owners_rights_keeps_its_path_whoever_calls_it(site, name):
+    [function] = site.owner.rows(FUNCTION, MONITOR, name)
     assert (function.prosecdef, function.owner, function.is_open) == (True, MIGRATE, False)
     assert function.proconfig == ["search_path=rowlock, pg_temp"]
 

@@ -46,6 +46,7 @@ def a_row_of_everything(settings):
     settings.ROWLOCK_LAB = True
     settings.ROWLOCK = {**settings.ROWLOCK, "BURST": True}
     Group.objects.create(id=ID, name="a group")
+    rows.archived(id=ID)
     task = rows.failed(id=ID)
     Worker.objects.create(id=str(ID), hostname="host", pid=41234)
     Attempt.objects.create(

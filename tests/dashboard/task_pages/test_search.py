@@ -98,7 +98,7 @@ def test_each_tab_counts_its_state(viewer):
     rows.processing(rows.dead_worker())
     assert tabs_of(viewer.get(LIST).text) == {
         "All": "10", "Ready": "4", "Running": "1", "Scheduled": "1", "Stuck": "1", "Failed": "1", "Done": "2",
-        "Cancelled": "1",
+        "Cancelled": "1", "Archived": "",
     }  # fmt: skip
 
 
