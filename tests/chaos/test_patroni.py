@@ -34,7 +34,7 @@ NAME = "rowlock_patroni"
 SHORT = "CHAOS_FAILOVERS"  # the variable with another number, whose figures are not kept
 JSON_FILE = databases.ROOT / "docs" / "measurements" / "failovers.json"
 # How many failovers. `haproxy`: synchronous too, with HAProxy in place of an address that names every node.
-MODES = {"synchronous": 20, "asynchronous": 8, "haproxy": 4}
+MODES = {"synchronous": 20, "asynchronous": 4, "haproxy": 4}
 STRIKES = ("kill", "switchover", "cut off", "freeze")
 PER_SECOND, AT_ONCE = 500, 10
 CHILDREN = 2
@@ -195,11 +195,11 @@ class Drill:
 
     @contextlib.contextmanager
     def freeze(self, primary: Node) -> Iterator[None]:
+        """Its watchdog resets it in the end. Were it thawed, it could take the leader's key back (Patroni 3.0)."""
         primary.signal_all(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            primary.signal_all(signal.SIGCONT)
+        yield
+        primary.kill()
+        primary.start()
 
 
 def now() -> datetime:
