@@ -162,6 +162,7 @@ def patroni(etcd: Host, hosts: list[Host], *, is_synchronous: bool = True) -> It
     """The nodes, all in step; gone with their data at the end."""
     for name in PROGRAMS:
         program(name)
+    newest_binaries()
     account = pwd.getpwnam(ACCOUNT)
     started: list[subprocess.Popen[bytes]] = []
     with runtime.folder() as folder:
