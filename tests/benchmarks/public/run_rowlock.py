@@ -1,0 +1,97 @@
+"""Rowlock's adapter for the public benchmark: a producer here, and `run_worker` as a child that dies with it."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import django
+
+django.setup()
+
+from django.core.management import call_command  # noqa: E402
+from django.db import Error, connection  # noqa: E402
+
+from dashboard.processes import bound  # noqa: E402
+from tasks.models import Task  # noqa: E402
+from tests.benchmarks.pipe import Pipe  # noqa: E402
+from tests.benchmarks.public import protocol  # noqa: E402
+from tests.benchmarks.public.protocol import Adapter  # noqa: E402
+from tests.benchmarks.public.tasks import job  # noqa: E402
+from tests.benchmarks.report import revision  # noqa: E402
+
+TABLES = ["public.tasks_task", "public.tasks_attempt"]
+PAUSE_SECONDS = 0.2  # after a lost connection
+GRACE_SECONDS = 8  # below the harness's own
+Value = TypeVar("Value")
+
+
+def main() -> int:
+    """Run until SIGTERM; the exit status is 1 if the worker ended by itself."""
+    adapter = Adapter("rowlock")
+    signal.signal(signal.SIGTERM, lambda *_: adapter.stopping.set())
+    call_command("migrate", verbosity=0)
+    with tempfile.TemporaryDirectory() as folder:
+        pipe = Pipe(Path(folder))
+        worker = subprocess.Popen(
+            bound(
+                [sys.executable, "manage.py", "run_worker", "-v0", "--coroutines", str(protocol.WORKERS)],
+                at_parents_death=signal.SIGKILL,
+            ),
+            env={**os.environ, "BENCH_PIPE": str(pipe.path)}, stdin=subprocess.DEVNULL, stdout=sys.stderr,
+        )  # fmt: skip
+        adapter.describe(TABLES, revision())
+        for duty in (adapter.sample, produce, count, listen):
+            arguments = {adapter.sample: (), listen: (adapter, pipe)}.get(duty, (adapter,))
+            threading.Thread(target=duty, args=arguments, daemon=True).start()
+        while worker.poll() is None and not adapter.stopping.wait(0.1):
+            pass
+        was_alive = worker.poll() is None
+        adapter.stopping.set()
+        worker.terminate()
+        try:
+            worker.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+    return 0 if was_alive else 1
+
+
+def listen(adapter: Adapter, pipe: Pipe) -> None:
+    for _, completed, *waits in pipe.messages(patience=float("inf")):
+        adapter.add(int(completed), map(float, waits))
+
+
+def produce(adapter: Adapter) -> None:
+    queues = itertools.cycle(job.using(queue_name=f"bench{number}") for number in range(protocol.QUEUES))
+    numbers = itertools.count()
+    for batch in adapter.batches():
+        queue = next(queues)
+        calls = [((next(numbers), time.time(), protocol.PADDING), {}) for _ in range(batch)]
+        adapter.enqueued += persistently(adapter, lambda: len(queue.enqueue_many(calls)))
+
+
+def count(adapter: Adapter) -> None:
+    adapter.watch_depth(lambda: persistently(adapter, Task.objects.ready().count))
+
+
+def persistently(adapter: Adapter, call: Callable[[], Value]) -> Value:
+    """The value of a call, made again on a new connection until it succeeds or the adapter stops."""
+    while True:
+        try:
+            return call()
+        except Error as error:
+            print(f"rowlock: {error}".strip(), file=sys.stderr)
+            connection.close()
+            if adapter.stopping.wait(PAUSE_SECONDS):
+                raise
+
+
+if __name__ == "__main__":
+    sys.exit(main())
