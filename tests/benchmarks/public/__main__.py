@@ -3,7 +3,7 @@
 git clone https://github.com/hardbyte/postgresql-job-queue-benchmarking DIR
 python -m tests.benchmarks.public --harness DIR [--phases clean,half] [--systems rowlock,pgboss] [--seconds 60]
 
-Each cell is one run of the harness, whose files stay in the folder of `--out`. The report shows all cells in that folder.
+Each cell is one run of the harness, whose files stay in the folder of `--out`. The table shows every cell in it.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SYSTEMS = {
     "procrastinate": "Procrastinate",
     "absurd": "Absurd",
 }
-# Each adapter paces its own producer: those that ignore the harness's pace on stdin would block it once the pipe is full.
+# Each adapter paces its own producer: the harness's pace on stdin would block it where nobody reads.
 FAIR = {"PRODUCER_PACING": "adapter", "PRODUCER_BATCH_MAX": "128", "PRODUCER_BATCH_MS": "25"}
 ONLY = {"mixed-queues": ("rowlock",)}  # the others' adapters have one queue
 
@@ -54,11 +54,11 @@ def main(words: Sequence[str]) -> None:
 
 def run(cell: Cell, name: str, system: str, given: argparse.Namespace, variables: dict[str, str]) -> str:
     """Run one cell and keep its files, with `cell.json` beside them. Returns what went wrong, if anything."""
-    node, packages = environment.node()
     folder = given.out / name / system
     half = 0
     if cell.rate is None:
         half = round(cells.metric(summary(given.out / cells.PEAK / system), "clean", "completion_rate") / 2)
+    node, packages = environment.node_for(given.harness / "pgboss-bench")
     own = {"ROWLOCK_PYTHON": sys.executable, "NODE": str(node), "NODE_PATH": str(packages)}
     before = set(results(given.harness))
     shutil.rmtree(folder, ignore_errors=True)
@@ -120,9 +120,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--phases", type=names(CELLS), default=list(CELLS), help=f"of {', '.join(CELLS)}; default: all")
     found.add_argument("--systems", type=names(SYSTEMS), default=list(SYSTEMS), help=f"of {', '.join(SYSTEMS)}")
     found.add_argument("--seconds", type=float, default=60, help="the length of one phase; default: the harness's 60")
-    found.add_argument(
-        "--idle-seconds", type=float, default=0, help="how long the idle transaction stays; 0: two phases"
-    )
+    found.add_argument("--idle-seconds", type=float, default=0, help="how long a transaction stays idle; 0: two phases")
     found.add_argument("--out", type=Path, default=ROOT / "var" / "public", help="the folder of the harness's files")
     found.add_argument("--report", type=Path, help="put the table into this folder's benchmarks.md, for example docs")
     return found

