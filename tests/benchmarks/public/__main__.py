@@ -27,7 +27,6 @@ from tests.databases import ROOT
 
 SYSTEMS = {
     "rowlock": "Rowlock",
-    "awa-python": "Awa (Python)",
     "pgboss": "pg-boss",
     "procrastinate": "Procrastinate",
     "absurd": "Absurd",

@@ -1,6 +1,6 @@
 """Calls the harness with adapters that run natively: `drive.py HARNESS run …`, in the environment of the peers.
 
-Its own adapters of other queues run from the checkout as they are; those of Rowlock and Awa are beside this file.
+Its own adapters of other queues run from the checkout as they are.
 """
 
 import os
@@ -36,8 +36,7 @@ def entry(folder, argv, **variables):
     return AdapterEntry(bench_dir=folder, builder=lambda skip: None, launcher=partial(launch, argv, variables))
 
 
-ADAPTERS["rowlock"] = entry(HERE / "manifests" / "rowlock", OURS, **DJANGO)
-ADAPTERS["awa-python"] = entry(HERE / "manifests" / "awa", [PYTHON, str(HERE / "run_awa.py")])
+ADAPTERS["rowlock"] = entry(HERE, OURS, **DJANGO)
 for name in ("procrastinate", "absurd"):
     folder = HARNESS / f"{name}-bench"
     ADAPTERS[name] = entry(folder, [PYTHON, str(folder / "main.py")])

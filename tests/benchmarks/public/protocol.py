@@ -1,7 +1,4 @@
-"""The harness's protocol for an adapter: settings from the environment, pacing, and samples as lines of JSON on stdout.
-
-Without dependencies, because adapters of other queues run it in the environment of the peers.
-"""
+"""The harness's protocol for an adapter: settings from the environment, pacing, samples as lines of JSON on stdout."""
 
 import datetime
 import json
@@ -73,15 +70,15 @@ class Adapter:
     def sample(self) -> None:
         """Report every SAMPLE_SECONDS by the wall clock until it stops."""
         before, at = (self.enqueued, self.completed), time.monotonic()
-        while not self.stopping.wait(SAMPLE_SECONDS - time.time() % SAMPLE_SECONDS):
+        while not self.stopping.wait(1.5 * SAMPLE_SECONDS - (time.time() + SAMPLE_SECONDS / 2) % SAMPLE_SECONDS):
             after, seconds = (self.enqueued, self.completed), time.monotonic() - at
             rates = [(new - old) / seconds for new, old in zip(after, before, strict=True)]
             before, at = after, at + seconds
             moment = now()
             for metric, value, window in (
                 *((f"claim_p{share}_ms", self.percentile(share / 100), WINDOW_SECONDS) for share in (50, 95, 99)),
-                ("enqueue_rate", rates[0], SAMPLE_SECONDS),
-                ("completion_rate", rates[1], SAMPLE_SECONDS),
+                ("enqueue_rate", rates[0], seconds),
+                ("completion_rate", rates[1], seconds),
                 ("queue_depth", self.depth, 0),
                 ("producer_target_rate", target_rate(), 0),
             ):
