@@ -32,7 +32,7 @@ SYSTEMS = {
     "absurd": "Absurd",
 }
 # Each adapter paces its own producer: the harness's pace on stdin would block it where nobody reads.
-FAIR = {"PRODUCER_PACING": "adapter", "PRODUCER_BATCH_MAX": "128", "PRODUCER_BATCH_MS": "25"}
+FAIR = {"PRODUCER_PACING": "adapter", "PRODUCER_BATCH_MAX": "128", "PRODUCER_BATCH_MS": "10"}
 ONLY = {"mixed-queues": ("rowlock",)}  # the others' adapters have one queue
 
 

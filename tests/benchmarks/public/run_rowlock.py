@@ -1,5 +1,6 @@
 """Rowlock's adapter for the public benchmark: a producer here, and `run_worker` as a child that dies with it."""
 
+import contextlib
 import itertools
 import os
 import signal
@@ -20,7 +21,6 @@ django.setup()
 from django.core.management import call_command  # noqa: E402
 from django.db import Error, connection  # noqa: E402
 
-from dashboard.processes import bound  # noqa: E402
 from tasks.models import Task  # noqa: E402
 from tests.benchmarks.pipe import Pipe  # noqa: E402
 from tests.benchmarks.public import protocol  # noqa: E402
@@ -30,7 +30,8 @@ from tests.benchmarks.report import revision  # noqa: E402
 
 TABLES = ["public.tasks_task", "public.tasks_attempt"]
 PAUSE_SECONDS = 0.2  # after a lost connection
-GRACE_SECONDS = 8  # below the harness's own
+DRAIN_SECONDS, GRACE_SECONDS = 10, 8  # together below the harness's patience, which `adapter.json` sets
+GUARD = 'cat; kill -9 -- "-$0"'
 Value = TypeVar("Value")
 
 
@@ -41,30 +42,44 @@ def main() -> int:
     call_command("migrate", verbosity=0)
     with tempfile.TemporaryDirectory() as folder:
         pipe = Pipe(Path(folder))
-        worker = subprocess.Popen(
-            bound(
-                [sys.executable, "manage.py", "run_worker", "-v0", "--coroutines", str(protocol.WORKERS)],
-                at_parents_death=signal.SIGKILL,
-            ),
-            env={**os.environ, "BENCH_PIPE": str(pipe.path)}, stdin=subprocess.DEVNULL, stdout=sys.stderr,
-        )  # fmt: skip
+        worker, _guard = start_worker(pipe)
         adapter.describe(TABLES, revision())
-        for duty in (adapter.sample, produce, count, listen):
-            arguments = {adapter.sample: (), listen: (adapter, pipe)}.get(duty, (adapter,))
-            threading.Thread(target=duty, args=arguments, daemon=True).start()
+        for duty in (Adapter.sample, produce, count, partial(listen, pipe)):
+            threading.Thread(target=duty, args=(adapter,), daemon=True).start()
         while worker.poll() is None and not adapter.stopping.wait(0.1):
             pass
         was_alive = worker.poll() is None
         adapter.stopping.set()
-        worker.terminate()
-        try:
-            worker.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            worker.kill()
+        if was_alive:
+            finish(worker)
     return 0 if was_alive else 1
 
 
-def listen(adapter: Adapter, pipe: Pipe) -> None:
+def start_worker(pipe: Pipe) -> "tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]":
+    """`run_worker` in a group of its own, and a guard that kills the group once this process is gone."""
+    worker = subprocess.Popen(
+        [sys.executable, "manage.py", "run_worker", "-v0", "--coroutines", str(protocol.WORKERS)],
+        env={**os.environ, "BENCH_PIPE": str(pipe.path)}, stdin=subprocess.DEVNULL, stdout=sys.stderr, process_group=0,
+    )  # fmt: skip
+    words = ["sh", "-c", GUARD, str(worker.pid)]
+    return worker, subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0)
+
+
+def finish(worker: "subprocess.Popen[bytes]") -> None:
+    """Let it complete what waits, stop it, and log what is left."""
+    deadline = time.monotonic() + DRAIN_SECONDS
+    with contextlib.suppress(Error):
+        while (left := Task.objects.unfinished().count()) and time.monotonic() < deadline:
+            time.sleep(PAUSE_SECONDS)
+        print(f"rowlock: {left} unfinished, {Task.objects.failed().count()} failed", file=sys.stderr)
+    worker.terminate()
+    try:
+        worker.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(worker.pid, signal.SIGKILL)
+
+
+def listen(pipe: Pipe, adapter: Adapter) -> None:
     for _, completed, *waits in pipe.messages(patience=float("inf")):
         adapter.add(int(completed), map(float, waits))
 
