@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from tests.benchmarks.public.cells import CELLS, metric
 from tests.databases import ROOT
+from tests.waiting import wait_until
 
 METRICS = {"claim_p50_ms", "claim_p95_ms", "claim_p99_ms", "enqueue_rate", "completion_rate", "queue_depth"}
 SAMPLES, SECONDS = 7, 30  # so many each second
@@ -53,6 +55,13 @@ def test_the_adapter_runs_a_task_and_reports_it(adapter, database, tmp_path):
     assert adapter.wait(30) == 0
     assert "0 unfinished, 0 failed" in (tmp_path / "log").read_text()
     assert database.rows("SELECT status, count(*) FROM tasks_task GROUP BY 1") == [("COMPLETED", 1)]
+
+
+def test_a_killed_adapter_takes_its_worker_along(adapter):
+    adapter.stdout.readline()
+    [worker] = [child for child in psutil.Process(adapter.pid).children() if "run_worker" in child.cmdline()]
+    adapter.kill()
+    wait_until(lambda: not worker.is_running())
 
 
 def test_a_system_that_completes_nothing_after_the_chaos_has_not_recovered():

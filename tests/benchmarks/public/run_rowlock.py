@@ -31,7 +31,7 @@ from tests.benchmarks.report import revision  # noqa: E402
 TABLES = ["public.tasks_task", "public.tasks_attempt"]
 PAUSE_SECONDS = 0.2  # after a lost connection
 DRAIN_SECONDS, GRACE_SECONDS = 10, 8  # together below the harness's patience, which `adapter.json` sets
-GUARD = 'cat; kill -9 -- "-$0"'
+GUARD = 'cat; kill -9 "-$0"'
 Value = TypeVar("Value")
 
 
