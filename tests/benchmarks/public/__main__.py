@@ -10,12 +10,14 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dashboard.processes import bound
 from tests.benchmarks import report
 from tests.benchmarks.__main__ import KEPT
 from tests.benchmarks.peers import environment
@@ -63,9 +65,10 @@ def run(cell: Cell, name: str, system: str, given: argparse.Namespace, variables
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with (folder / "log").open("wb") as log:
+        words = [str(environment.python()), str(Path(__file__).with_name("drive.py")), str(given.harness), "run"]
+        words += ["--systems", system, *cell.words(given.seconds, given.idle_seconds, half)]
         done = subprocess.run(
-            [environment.python(), Path(__file__).with_name("drive.py"), given.harness, "run", "--systems", system,
-             *cell.words(given.seconds, given.idle_seconds, half)],
+            bound(words, at_parents_death=signal.SIGINT),
             env={**os.environ, **variables, **own, **FAIR, **cell.extra}, stdout=log, stderr=log,
         )  # fmt: skip
     for made in set(results(given.harness)) - before:

@@ -1,6 +1,7 @@
 """The public benchmark's job in Rowlock's worker: it works for JOB_WORK_MS and tells the adapter how long it waited."""
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -35,9 +36,10 @@ def start_to_tell() -> None:
 
 def _tell() -> None:
     told = 0
-    while True:
-        time.sleep(wire.TELL_SECONDS)
-        while (ended := _completed - told) or _waits:
-            told += ended
-            waits, _waits[:AT_ONCE] = _waits[:AT_ONCE], []
-            wire.tell("jobs", ended, *(f"{wait:.1f}" for wait in waits))
+    with contextlib.suppress(BrokenPipeError):  # the adapter has been killed, and its guard kills this process
+        while True:
+            time.sleep(wire.TELL_SECONDS)
+            while (ended := _completed - told) or _waits:
+                told += ended
+                waits, _waits[:AT_ONCE] = _waits[:AT_ONCE], []
+                wire.tell("jobs", ended, *(f"{wait:.1f}" for wait in waits))
