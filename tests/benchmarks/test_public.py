@@ -57,6 +57,7 @@ def test_the_adapter_runs_a_task_and_reports_it(adapter, database, tmp_path):
     assert database.rows("SELECT status, count(*) FROM tasks_task GROUP BY 1") == [("COMPLETED", 1)]
 
 
+@pytest.mark.chaos
 def test_a_killed_adapter_takes_its_worker_along(adapter):
     adapter.stdout.readline()
     [worker] = [child for child in psutil.Process(adapter.pid).children() if "run_worker" in child.cmdline()]

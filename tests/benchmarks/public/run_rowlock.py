@@ -15,20 +15,23 @@ from pathlib import Path
 from typing import TypeVar
 
 import django
+import psutil
 
 django.setup()
 
 from django.core.management import call_command  # noqa: E402
 from django.db import Error, connection  # noqa: E402
 
-from tasks.models import Task  # noqa: E402
+from tasks.models import Task, Worker  # noqa: E402
 from tests.benchmarks.pipe import Pipe  # noqa: E402
 from tests.benchmarks.public import protocol  # noqa: E402
 from tests.benchmarks.public.protocol import Adapter  # noqa: E402
 from tests.benchmarks.public.tasks import job  # noqa: E402
 from tests.benchmarks.report import revision  # noqa: E402
+from tests.waiting import wait_until  # noqa: E402
 
 TABLES = ["public.tasks_task", "public.tasks_attempt"]
+START_SECONDS = 50  # below the harness's patience
 PAUSE_SECONDS = 0.2  # after a lost connection
 DRAIN_SECONDS, GRACE_SECONDS = 10, 8  # together below the harness's patience, which `adapter.json` sets
 GUARD = 'cat; kill -9 "-$0"'
@@ -43,6 +46,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         pipe = Pipe(Path(folder))
         worker, _guard = start_worker(pipe)
+        wait_until(lambda: has_registered(worker), seconds=START_SECONDS)
         adapter.describe(TABLES, revision())
         for duty in (Adapter.sample, produce, count, partial(listen, pipe)):
             threading.Thread(target=duty, args=(adapter,), daemon=True).start()
@@ -63,6 +67,11 @@ def start_worker(pipe: Pipe) -> "tuple[subprocess.Popen[bytes], subprocess.Popen
     )  # fmt: skip
     words = ["sh", "-c", GUARD, str(worker.pid)]
     return worker, subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0)
+
+
+def has_registered(worker: "subprocess.Popen[bytes]") -> bool:
+    """True once its process has registered to take tasks."""
+    return Worker.objects.filter(pid__in=[child.pid for child in psutil.Process(worker.pid).children()]).exists()
 
 
 def finish(worker: "subprocess.Popen[bytes]") -> None:
