@@ -46,6 +46,7 @@ def main(words: Sequence[str]) -> None:
             failure = run(CELLS[name], name, system, given, variables)
             print(f"{name:<18} {system:<14} {shown(given.out / name / system)}{failure}", flush=True)
     part = Part("public", "The public benchmark: others' harness, jobs of 1 ms", tables=[table(given.out)])
+    part.notes = [versions(given.harness)]
     part.figures = {str(path.parent.relative_to(given.out)): json.loads(path.read_text()) for path in kept(given.out)}
     surroundings = report.surroundings("PostgreSQL 18", f"python -m tests.benchmarks.public --seconds {given.seconds}")
     print(report.section({**vars(part), "tables": [vars(found) for found in part.tables], **surroundings}))
@@ -59,6 +60,8 @@ def run(cell: Cell, name: str, system: str, given: argparse.Namespace, variables
     half = 0
     if cell.rate is None:
         half = round(cells.metric(summary(given.out / cells.PEAK / system), "clean", "completion_rate") / 2)
+        if not half:
+            return " (half of what? Run `clean` first)"
     node, packages = environment.node_for(given.harness / "pgboss-bench")
     own = {"ROWLOCK_PYTHON": sys.executable, "NODE": str(node), "NODE_PATH": str(packages)}
     before = set(results(given.harness))
@@ -77,6 +80,17 @@ def run(cell: Cell, name: str, system: str, given: argparse.Namespace, variables
     told = {"status": done.returncode, "seconds": given.seconds, "load": round(os.getloadavg()[1], 1)}
     (folder / "cell.json").write_text(json.dumps({**told, "says": cell.says(summary(folder))}, indent=1))
     return f" (ended with {done.returncode}: {folder / 'log'})" if done.returncode else ""
+
+
+def versions(harness: Path) -> str:
+    """The harness's commit and what it measured."""
+    told = subprocess.run(["git", "-C", harness, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    installed = environment.versions()
+    pgboss = json.loads((harness / "pgboss-bench" / "package.json").read_text())["dependencies"]["pg-boss"]
+    return (
+        f"Harness {told.stdout.strip() or 'of no commit'}, pg-boss {pgboss}, "
+        f"Procrastinate {installed.get('procrastinate')}, Absurd {installed.get('absurd-sdk')}."
+    )
 
 
 def results(harness: Path) -> list[Path]:
