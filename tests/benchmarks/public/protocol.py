@@ -39,6 +39,7 @@ class Adapter:
         self.system = system
         self.stopping = threading.Event()
         self.enqueued = self.completed = self.depth = 0
+        self._lock = threading.Lock()
         self._waits: deque[Counter[int]] = deque([Counter()], maxlen=1 + math.ceil(WINDOW_SECONDS / SAMPLE_SECONDS))
 
     def describe(self, tables: list[str], version: str) -> None:
@@ -55,11 +56,13 @@ class Adapter:
     def add(self, completed: int, wait_ms: Iterable[float]) -> None:
         """Count jobs that ended, and how long others waited before they began."""
         self.completed += completed
-        self._waits[-1].update(round(math.log(max(wait, 0.01)) / STEP) for wait in wait_ms)
+        with self._lock:
+            self._waits[-1].update(round(math.log(max(wait, 0.01)) / STEP) for wait in wait_ms)
 
     def percentile(self, share: float) -> float:
         """Milliseconds from enqueue to begin, of the last WINDOW_SECONDS."""
-        counts: Counter[int] = sum(list(self._waits), Counter())
+        with self._lock:
+            counts: Counter[int] = sum(self._waits, Counter())
         missing = share * counts.total()
         for step in sorted(counts):
             missing -= counts[step]
@@ -87,7 +90,8 @@ class Adapter:
                         t=moment, kind="adapter", subject_kind="adapter", subject="", metric=metric, value=value,
                         window_s=window,
                     )  # fmt: skip
-            self._waits.append(Counter())
+            with self._lock:
+                self._waits.append(Counter())
 
     def batches(self) -> Iterator[int]:
         """The number of jobs to enqueue next, each time when they are due."""
@@ -122,7 +126,7 @@ class Adapter:
 
     def watch_depth(self, count: Callable[[], int]) -> None:
         """Count the waiting jobs several times a second until it stops."""
-        while INSTANCE == 0 and not self.stopping.wait(0.1):
+        while not self.stopping.wait(0.1):
             self.depth = count()
 
 
