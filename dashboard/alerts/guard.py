@@ -47,7 +47,7 @@ class ForbiddenMeans(Forbidden):
 
 
 class Guard:
-    """What one sending may reach; `refusal`: the first thing it was refused, because libraries hide errors."""
+    """The reach of one sending; `refusal`: the first thing it was refused, because libraries hide errors."""
 
     def __init__(self, *, allows_private: bool) -> None:
         self.allows_private = allows_private

@@ -1,4 +1,4 @@
-"""What operators set: the pause, limits, recovery and objective of queues, and the pause and limits of keys."""
+"""The settings that operators change: pause, limits, recovery and objective of queues; pause and limits of keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

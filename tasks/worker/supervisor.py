@@ -121,7 +121,9 @@ class Supervisor:
 
     @property
     def is_missing_some(self) -> bool:
-        return not self.is_over and len(self.children) + self.retired < self.options.concurrency
+        """True if a child is to be started. None is while the database is away: it would only end, ever more slowly."""
+        is_away = self.maintenance.lost_at is not None
+        return not self.is_over and not is_away and len(self.children) + self.retired < self.options.concurrency
 
     def spawn_missing(self) -> None:
         """Start children until there are enough; after crashes with growing pauses."""

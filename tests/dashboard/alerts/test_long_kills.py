@@ -1,9 +1,11 @@
 """The long form of the kills: in the middle of each message somebody dies, and each incident is told once."""
 
+import contextlib
 import os
 import signal
 import threading
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import partial
 
 import pytest
@@ -29,8 +31,10 @@ def database(breakable_database: QueueDatabase) -> QueueDatabase:
     return breakable_database
 
 
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
+def strike(pids: Iterable[int], number: signal.Signals = signal.SIGKILL) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # of an earlier strike
+            os.kill(pid, number)
 
 
 def told(channel: Receiver) -> dict[tuple[str, str], set[str]]:
@@ -55,12 +59,16 @@ def test_each_incident_is_told_once_whoever_dies_while_it_is_sent(
         workers.pop(0).send_all(signal.SIGKILL)
         workers.append(start())
 
+    def watchers() -> list[int]:
+        return [row.pid for row in database.rows(WATCHER, alerts.QUEUE)]
+
     with gunicorn(database.url) as (web, _port):
         strikes = [
-            lambda: kill(database.rows(WORKERS)[0].pid),
+            lambda: strike([database.rows(WORKERS)[0].pid]),
             kill_a_supervisor,
-            lambda: [kill(child.pid) for child in web.children()],
-            lambda: [kill(row.pid) for row in database.rows(WATCHER, alerts.QUEUE)],
+            lambda: strike(child.pid for child in web.children()),
+            lambda: strike(watchers()),
+            lambda: strike(watchers(), signal.SIGSTOP),
             partial(outages.terminate_every_backend, breakable_server, database),
             partial(outages.restart, breakable_server, database),
         ]

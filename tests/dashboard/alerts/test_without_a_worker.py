@@ -44,10 +44,13 @@ def test_the_web_process_and_then_a_supervisor_send_each_alert_once(
     assert first in worker.children()
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: ("no-worker", "resolved") in told(channel), seconds=90)
-    assert watcher(database, web, first) in worker.children()
+    second = watcher(database, web, first)
+    assert second in worker.children()
     assert {key: number for key, number in told(channel).items() if key[0] == "no-worker"} == {
         ("no-worker", "opened"): 1,
         ("no-worker", "resolved"): 1,
     }
     logged = capfd.readouterr()
     assert PASSWORD not in logged.out + logged.err + worker.log()
+    worker.send(signal.SIGKILL)
+    wait_until(lambda: second not in worker.members())
