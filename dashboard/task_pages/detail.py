@@ -62,14 +62,17 @@ class Value:
         return cls(label, f"{line[:LONGEST_LINE]}…", json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def detail_context(task: Task, user: Any, archived: ArchivedTask | None = None) -> dict[str, Any]:
+def judged(task: Task, archived: ArchivedTask | None) -> tuple[Facts, Finding, list[Attempt]]:
+    """The facts, the verdict and the latest attempts, from the archive if the task is there."""
     if archived:
         attempts = archived.attempts(HISTORY)
-        facts, finding = judge(task, attempts)
-    else:
-        facts = gather([task], always_locks=True)
-        finding = decide(task, facts)
-        attempts = list(Attempt.objects.filter(task=task).order_by("-id")[:HISTORY])
+        return (*judge(task, attempts), attempts)
+    facts = gather([task], always_locks=True)
+    return facts, decide(task, facts), list(Attempt.objects.filter(task=task).order_by("-id")[:HISTORY])
+
+
+def detail_context(task: Task, user: Any, archived: ArchivedTask | None = None) -> dict[str, Any]:
+    facts, finding, attempts = judged(task, archived)
     interventions = list(Intervention.objects.filter(target=audit.task(task.pk)).order_by("-id")[:HISTORY])
     refused = list(RefusedWrite.objects.filter(task_id=task.pk).order_by("-id")[:HISTORY])
     worker = facts.workers.get(task.claimed_by or "")

@@ -1,7 +1,6 @@
 """docs/roles.sql, as it stands there: each role does its work with it, and is refused everything else."""
 
 import re
-from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import psycopg
@@ -33,10 +32,7 @@ from tests.dashboard.role_server import (
     ROLES_SQL,
     WEB,
     WORKER,
-    RoleServer,
-    a_row_of_everything,
     browser,
-    role_server,
     said,
 )
 from tests.dashboard.security.test_security_matrix import address
@@ -50,42 +46,6 @@ NOT_WALKED = ("login", "logout", "ops_demo_remove")
 APPEND_ONLY = ("tasks_intervention", "orders_entry")
 INTERNAL = ("tasks.tasks.run_bulk_action", "tasks.tasks.run_registered_pattern", "dashboard.tasks.run_lab")
 LINE = "INSERT INTO tasks_intervention ({}) VALUES ({})"
-
-
-@pytest.fixture(scope="module")
-def site(django_db_blocker) -> Iterator[RoleServer]:
-    with role_server() as site, django_db_blocker.unblock():
-        with site.acting(OWNER):
-            a_row_of_everything()
-        yield site
-
-
-@pytest.fixture
-def web(site, settings) -> Iterator[None]:
-    settings.ROWLOCK_LAB = False  # it makes schemas, which no role may
-    with site.acting(WEB):
-        yield
-
-
-def acting_as(role: str) -> Callable[..., Iterator[None]]:
-    @pytest.fixture
-    def act(site) -> Iterator[None]:
-        with site.acting(role):
-            yield
-
-    return act
-
-
-worker, monitor = acting_as(WORKER), acting_as(MONITOR)
-
-
-@pytest.fixture(autouse=True)
-def nothing_was_refused(site, request) -> Iterator[None]:
-    """Pages and workers carry on after some errors; the server's log tells of each right that was missing."""
-    before = len(site.refusals())
-    yield
-    if "refused" not in request.node.name:
-        assert site.refusals()[before:] == []
 
 
 def test_the_file_names_every_table_so_that_a_new_one_is_decided_on(site):
