@@ -29,7 +29,7 @@ class TaskPages(TaskAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         """Commands import the admin too, but not its pages."""
-        from dashboard.task_pages import bulk, detail, enqueue, listing, queues, saved_views
+        from dashboard.task_pages import archive, bulk, detail, enqueue, listing, queues, saved_views
 
         view = self.admin_site.page_view  # type: ignore[attr-defined]  # only our sites have these pages
         return [
@@ -42,7 +42,9 @@ class TaskPages(TaskAdmin):
             path("runs/<int:run_id>/", view(bulk.run_view), name="tasks_task_run"),
             path("runs/<int:run_id>/stop/", view(bulk.stop_view), name="tasks_task_run_stop"),
             path("why/<path:queue_name>/", view(queues.why_view), name="tasks_task_why"),
+            path("archive/", view(archive.list_view), name="tasks_task_archive"),
             path("enqueue/", view(enqueue.enqueue_view), name="tasks_task_enqueue"),
+            path("<int:task_id>/again/", view(archive.again_view), name="tasks_task_again"),
             path("<int:task_id>/", view(detail.detail_view), name="tasks_task_change"),
         ]
 

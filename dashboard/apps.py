@@ -50,7 +50,7 @@ OPERATE = frozenset(
         "edit_schedule", "pause_schedule", "run_schedule", "configure_limit",
     }
 )  # fmt: skip
-# In addition, every group may view all our tables.
+# In addition, every group may view all our tables but the channels of alerts, which are for superusers.
 GROUPS: dict[str, frozenset[str]] = {
     "Viewers": frozenset(),
     "Operators": OPERATE,
@@ -72,7 +72,8 @@ def create_groups(sender: AppConfig, using: str, **kwargs: Any) -> None:
     if Group._meta.db_table not in connections[using].introspection.table_names():
         return  # `migrate tasks` alone, before the tables of people
 
-    rights = Permission.objects.using(using).filter(content_type__app_label__in=filter(is_ours, APP_NAMES))
+    ours = Permission.objects.using(using).filter(content_type__app_label__in=filter(is_ours, APP_NAMES))
+    rights = ours.exclude(codename="view_alertchannel")
     for name, codenames in GROUPS.items():
         if codenames and not rights.filter(codename__in=codenames).exists():
             continue  # its app is not installed
@@ -165,10 +166,13 @@ class DashboardConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from dashboard import checks, login, project  # noqa: F401  the checks register themselves
+        from dashboard import login, project  # its checks register themselves
         from tasks.operations.prune import register_history
+        from tasks.worker.companion import register_companion
 
+        register_companion("dashboard.alerts.watching")
         register_history(
+            "dashboard.alerts.watch",
             "dashboard.api.idempotency",
             "dashboard.api.throttle",
             "dashboard.attention.inbox",

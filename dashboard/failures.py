@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from dashboard import links
 from tasks.models import Attempt
 from tasks.operations.filters import InvalidFilter, Params, TaskFilter, given, parse_moment
+from tasks.support import database
 from tasks.support.database import fetch
 
 # The newest tasks that FAILED or were CANCELLED, from their partial index; then only the FAILED ones among them.
@@ -105,7 +106,6 @@ LIMIT %(shown)s::int
 FINGERPRINT = """
 SELECT fingerprint FROM tasks_attempt WHERE fingerprint > %(key)s::text ORDER BY fingerprint LIMIT 1
 """
-NOW = "SELECT statement_timestamp() AS now"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +215,7 @@ class FailureFilter:
 
     def time(self) -> Range:
         """The chosen time, by the database's clock."""
-        now: datetime = fetch(connection, NOW)[0]["now"]
+        now = database.now(connection)
         since, until = (parse_moment(text) or timedelta() for text in (self.since, self.until))
         return Range(*(now - at if isinstance(at, timedelta) else at for at in (since, until)))
 

@@ -19,6 +19,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
 from django.template.response import SimpleTemplateResponse
+from django.utils.cache import add_never_cache_headers
 from django.utils.translation import gettext_lazy as _
 from django.views import defaults
 
@@ -143,9 +144,16 @@ class HealthMiddleware:
         probe = PROBES.get(request.path_info)
         if probe is None:
             return self.get_response(request)
-        response = probe(request)
+        response = unstored(probe(request))
         response.headers["X-Content-Type-Options"] = "nosniff"
         return response
+
+
+def unstored(response: HttpResponse) -> HttpResponse:
+    """Let no browser and no proxy keep it, unless it says something about that itself: a 404 may be kept otherwise."""
+    if not response.has_header("Cache-Control"):
+        add_never_cache_headers(response)
+    return response
 
 
 class PageMiddleware:
@@ -161,6 +169,9 @@ class PageMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
+        return unstored(self.answer(request))
+
+    def answer(self, request: HttpRequest) -> HttpResponse:
         response = self.get_response(request)
         if response.status_code == 302 and request.headers.get("HX-Request"):
             return HttpResponse(status=204, headers={"HX-Redirect": response.headers["Location"]})

@@ -7,8 +7,9 @@ from django.db import connection as default_connection
 from dashboard.locks.limits import limited
 from tasks.support.database import Connection, fetch
 
-# A table that somebody locks is left out, or its size would wait for the lock. One sample an hour, by whichever
-# process is elected to sample; an older one is dropped with it, so the table stays small without `prune_history`.
+# A table that somebody locks is left out, or its size would wait for the lock; so are the archive's months, which are
+# to grow. One sample an hour, by whichever process is elected to sample; an older one is dropped with it, so the table
+# stays small without `prune_history`.
 SAMPLE = """
 WITH old AS (
     DELETE FROM dashboard_tablesize WHERE at < statement_timestamp() - interval '8 days'
@@ -16,7 +17,7 @@ WITH old AS (
 INSERT INTO dashboard_tablesize (name, bytes)
 SELECT relname, pg_total_relation_size(oid) FROM pg_class
 WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
-  AND (starts_with(relname, 'tasks_') OR starts_with(relname, 'dashboard_'))
+  AND NOT relispartition AND (starts_with(relname, 'tasks_') OR starts_with(relname, 'dashboard_'))
   AND NOT EXISTS (SELECT FROM dashboard_tablesize WHERE at > statement_timestamp() - interval '1 hour')
   AND NOT EXISTS (
     SELECT FROM pg_locks AS lock WHERE lock.mode = 'AccessExclusiveLock'

@@ -40,8 +40,9 @@ ALTER ROLE rowlock_monitor SET default_transaction_read_only = on;
 ALTER ROLE rowlock_enqueue SET statement_timeout = '10s';
 ALTER ROLE rowlock_enqueue SET idle_in_transaction_session_timeout = '30s';
 
--- The page of locks shows what other roles' sessions do, and ends them. Superusers' sessions stay out of reach.
-GRANT pg_read_all_stats TO rowlock_web, rowlock_monitor;
+-- The page of locks shows what other roles' sessions do, and ends them. Superusers' sessions stay out of reach. A
+-- supervisor of workers watches for alerts about the same when no web server does.
+GRANT pg_read_all_stats TO rowlock_web, rowlock_worker, rowlock_monitor;
 GRANT pg_signal_backend TO rowlock_web;
 
 -- What PostgreSQL lets everybody do in a database, and what fills its disk whatever rights a role has: temporary tables,
@@ -84,8 +85,8 @@ BEGIN
 END $$;
 
 -- 3. The tables, once they are there. What an earlier version of this file gave and this one does not is taken back.
--- No function but rowlock_enqueue() runs with more rights than its caller's, so those stay open to all who may use the
--- schema.
+-- No function but three at the end runs with more rights than its caller's, so the others stay open to all who may use
+-- the schema.
 
 DO $$
 BEGIN
@@ -101,7 +102,7 @@ BEGIN
     -- Web: the pages, and the commands that operators type. Sees every table.
     GRANT SELECT ON
         auth_permission, axes_accessfailurelog, axes_accesslog, dashboard_demorow, dashboard_labrun, django_content_type,
-        django_migrations, tasks_attemptlog, tasks_bucket, tasks_commandrun, tasks_lockwaiter, tasks_progress, tasks_refusedwrite,
+        django_migrations, tasks_archive, tasks_attemptlog, tasks_bucket, tasks_commandrun, tasks_lockwaiter, tasks_progress, tasks_refusedwrite,
         tasks_throughput,
         tasks_throughputslot, tasks_throughputtotal
         TO rowlock_web;
@@ -119,15 +120,17 @@ BEGIN
         ON tasks_intervention TO rowlock_web, rowlock_worker;
     GRANT SELECT, INSERT, UPDATE ON
         tasks_bulkrun, tasks_epoch, tasks_limit, tasks_queue, tasks_recoveryfailure, tasks_task TO rowlock_web;
-    GRANT SELECT, UPDATE ON orders_account, tasks_lock, tasks_worker TO rowlock_web;
+    GRANT SELECT, UPDATE ON orders_account, tasks_worker TO rowlock_web;
     GRANT SELECT, DELETE ON tasks_expectedcommand TO rowlock_web;
     GRANT SELECT, INSERT, UPDATE, DELETE ON
         dashboard_acknowledgement, dashboard_alertchannel, dashboard_savedview, dashboard_threshold, orders_order,
         tasks_schedule, tasks_submittedform TO rowlock_web;
-    -- Alerts: whichever of both watches records incidents; a worker sends them, and keeps how that went.
+    -- Alerts: whichever of both watches holds a lock and records incidents; a worker sends them, and keeps how that went.
+    GRANT SELECT, INSERT, UPDATE ON tasks_lock TO rowlock_web;
+    GRANT SELECT ON dashboard_tablesize, dashboard_threshold TO rowlock_worker;
     GRANT SELECT, UPDATE (sent_at, failed_at, failure) ON dashboard_alertchannel TO rowlock_worker;
     GRANT SELECT, INSERT, UPDATE ON dashboard_incident TO rowlock_web, rowlock_worker;
-    GRANT USAGE ON SEQUENCE dashboard_incident_id_seq TO rowlock_web, rowlock_worker;
+    GRANT USAGE ON SEQUENCE dashboard_incident_id_seq, rowlock_fence TO rowlock_web, rowlock_worker;
     GRANT SELECT, INSERT ON tasks_tick TO rowlock_web; -- of schedules that are run by hand
     -- The history of locks, which the web server keeps.
     GRANT SELECT, INSERT, UPDATE ON dashboard_lockwait TO rowlock_web;
@@ -155,6 +158,7 @@ BEGIN
         tasks_throughput, tasks_tick, tasks_worker
         TO rowlock_worker;
     GRANT SELECT, INSERT, DELETE ON tasks_lockwaiter, tasks_throughputslot TO rowlock_worker;
+    GRANT SELECT, INSERT ON tasks_archive TO rowlock_worker;
     GRANT INSERT ON tasks_attempt, tasks_refusedwrite TO rowlock_worker;
     -- It writes lines of pages for the actor of the bulk run in hand, whom it cannot change.
     GRANT SELECT, DELETE,
@@ -162,8 +166,8 @@ BEGIN
         ON tasks_bulkrun TO rowlock_worker;
     -- What prune_history deletes, it locks before, which takes UPDATE.
     GRANT SELECT, UPDATE, DELETE ON
-        dashboard_acknowledgement, dashboard_apicount, dashboard_apirequest, dashboard_deadlocks, dashboard_lockwait,
-        tasks_attempt, tasks_refusedwrite
+        dashboard_acknowledgement, dashboard_apicount, dashboard_apirequest, dashboard_deadlocks, dashboard_incident,
+        dashboard_lockwait, tasks_attempt, tasks_refusedwrite
         TO rowlock_worker;
     GRANT SELECT ON django_migrations TO rowlock_worker;
     GRANT USAGE ON SEQUENCE
@@ -205,6 +209,12 @@ BEGIN
     ALTER FUNCTION rowlock_enqueue SECURITY DEFINER;
     REVOKE ALL ON FUNCTION rowlock_enqueue FROM PUBLIC;
     GRANT EXECUTE ON FUNCTION rowlock_enqueue TO rowlock_web, rowlock_worker, rowlock_enqueue;
+
+    -- Only the owner of the archive makes and drops its months: archive_tasks of cron asks these two.
+    ALTER FUNCTION rowlock_make_archive SECURITY DEFINER;
+    ALTER FUNCTION rowlock_drop_archive SECURITY DEFINER;
+    REVOKE ALL ON FUNCTION rowlock_make_archive, rowlock_drop_archive FROM PUBLIC;
+    GRANT EXECUTE ON FUNCTION rowlock_make_archive, rowlock_drop_archive TO rowlock_worker;
 END $$;
 
 RESET search_path;

@@ -24,7 +24,7 @@ from orders import accounts
 from orders.accounts import InvalidAmount
 from orders.mailer import message_id
 from orders.models import Account, Order, OrderQuerySet
-from orders.resolving import Decision, Resolution, resolve
+from orders.shipping import Decision, Resolution, resolve
 from tasks.admin import LockAwareAdmin, PatternAdmin
 from tasks.admin.forms import ConfirmedForm, DecimalField, WholeNumberField
 from tasks.admin.lock_aware import lock_line

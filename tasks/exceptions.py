@@ -38,6 +38,10 @@ class PayloadLocked(RowlockError):
     """It is encrypted with a key that this process does not have: add that key to ROWLOCK_PAYLOAD_KEYS here."""
 
 
+class NotArchived(RowlockError, LookupError):
+    """No archived task has this id."""
+
+
 class InternalTask(RowlockError):
     """This task belongs to a page of its own, and is asked for there."""
 

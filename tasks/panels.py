@@ -30,14 +30,18 @@ from django.db import DatabaseError, connection, models, transaction
 from django.utils.functional import Promise
 from django.utils.module_loading import autodiscover_modules
 
+from tasks.support.database import is_lock_not_available
+
 T = TypeVar("T")
 LONGEST_KEY = 300
 STANDS_IN_SECONDS = 5.0  # how long the last result is shown while the next one is computed
 
 # The first page must open while a migration locks a table: slow parts are left out, with a note.
 PATIENCE = """
-SELECT clock_timestamp(), set_config('lock_timeout', '300ms', true), set_config('statement_timeout', '2s', true)
+SELECT clock_timestamp(), set_config('lock_timeout', %(lock)s::text, true),
+    set_config('statement_timeout', '2s', true)
 """
+LOCK_WAIT, NEXT_LOCK_WAIT = "300ms", "30ms"
 
 
 class Severity(IntEnum):
@@ -156,6 +160,7 @@ class Snapshot:
     before: "Snapshot | None" = field(default=None, repr=False)  # the previous snapshot
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     _now: datetime | None = None
+    _lock_wait: str = LOCK_WAIT  # short after one wait for a lock was in vain: a page asks much of the same table
     busy_seconds: float = 0.0  # spent in queries
     is_first: bool = False  # in its process, which still connects and loads modules
 
@@ -181,11 +186,12 @@ class Snapshot:
                 try:
                     with transaction.atomic():
                         with connection.cursor() as cursor:
-                            cursor.execute(PATIENCE)
+                            cursor.execute(PATIENCE, {"lock": self._lock_wait})
                             self._now = cursor.fetchone()[0] if self._now is None else self._now
                         self._answers[ask] = ask()
                 except DatabaseError as error:
                     self._answers[ask] = error
+                    self._lock_wait = NEXT_LOCK_WAIT if is_lock_not_available(error) else self._lock_wait
                 self.busy_seconds += time.monotonic() - asked_at
             answer: T | DatabaseError = self._answers[ask]
         if isinstance(answer, DatabaseError):

@@ -65,19 +65,26 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """One registered pattern; see `register_pattern`."""
+    """One registered pattern."""
 
-    name: str
-    queryset: "models.QuerySet[Any]"
+    name: str  # lower-case letters, digits and underscores; unique
+    queryset: "models.QuerySet[Any]"  # the criteria, as for `double_checked`
     run: RunPattern
-    body: Callable[[Any], object] | None = None
-    label: Text
-    description: Text
-    permission: str
-    command: str = ""
-    action: str = "run-pattern"
-    choices: tuple[Choice, ...] = ()
-    sample: Callable[[int], object] | None = None
+    body: Callable[[Any], object] | None  # called with each row under its lock
+    label: Text  # of the button
+    description: Text  # the effect of a run
+    permission: str  # the right that the button needs
+    command: str  # the equivalent management command, shown beside the button
+    action: str  # the button's `data-action`
+    choices: tuple[Choice, ...]  # a person's decisions before a run
+    sample: Callable[[int], object] | None  # creates that many rows that meet the criteria, for the lab to measure
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise ValueError(f"{self.name!r} is not a pattern's name: write lower-case letters, digits, underscores.")
+        if self.name in _registered:
+            raise ValueError(f"A pattern is registered as {self.name!r} already: choose another name.")
+        double_checked(self.queryset)  # refuse now what cannot be locked
 
     @property
     def model(self) -> type[models.Model]:
@@ -106,29 +113,13 @@ def register_pattern(
 ) -> Pattern:
     """Register the handling of each row that meets the criteria; best in an app's `tasks` module.
 
-    Args:
-        name: lower-case letters, digits and underscores; unique.
-        queryset: the criteria, as for `double_checked`.
-        body: called with each row under its lock.
-        run: the whole run, instead of `body`; called with the keywords on_locked, limit, until_empty, dry_run and
-            progress, and the choices.
-        of: the tables whose rows are locked.
-        label, description: the button's label, and the effect of a run.
-        permission: the right that the button needs; by default, to change the model.
-        command: the equivalent management command, shown beside the button.
-        action: the button's `data-action`.
-        choices: a person's decisions before a run; only with `run`.
-        sample: creates that many rows that meet the criteria, so that the lab can measure the pattern.
+    The arguments are those of `Pattern`, whose permission is by default to change the model. Without a body, `run` is
+    the whole run, as `RunPattern` says; only then are there choices. `of`: the tables whose rows are locked.
 
     Raises ValueError for a taken or invalid name, TypeError unless exactly one of `body` and `run` is given.
     """
-    if not NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not a pattern's name: write lower-case letters, digits and underscores.")
-    if name in _registered:
-        raise ValueError(f"A pattern is registered as {name!r} already: choose another name.")
     if (body is None) == (run is None) or (body is not None and choices):
         raise TypeError("Give register_pattern() either a body or a run; choices go with a run.")
-    double_checked(queryset)  # refuse now what cannot be locked
     options = queryset.model._meta
     _registered[name] = Pattern(
         name=name,

@@ -40,6 +40,8 @@ SELECT %(path)s::text, %(max_attempts)s::int FROM generate_series(1, %(count)s::
 class QueueDatabase:
     """One migrated database and an autocommit connection, which reconnects after a loss."""
 
+    kind: type[psycopg.Connection] = psycopg.Connection
+
     def __init__(self, url: str) -> None:
         self.url = url
         self._connection: psycopg.Connection | None = None
@@ -47,7 +49,7 @@ class QueueDatabase:
     @property
     def connection(self) -> psycopg.Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(self.url, autocommit=True, row_factory=namedtuple_row)
+            self._connection = self.kind.connect(self.url, autocommit=True, row_factory=namedtuple_row)
         return self._connection
 
     def close(self) -> None:

@@ -4,6 +4,8 @@ from tests.mutants import Mutant, without
 
 PAGE_LIMITS = "tests/dashboard/test_page_limits.py"
 FLEET, FLEET_ASKED = "tests/dashboard/fleet/test_fleet_page.py", "tests/dashboard/fleet/test_asking.py"
+WATCH, DELIVERY = "tests/dashboard/alerts/test_watch.py", "tests/dashboard/alerts/test_delivery.py"
+SECRETS, WATCHERS = "tests/dashboard/alerts/test_secrets.py", "tests/dashboard/alerts/test_without_a_worker.py"
 CONDITIONS = "tests/dashboard/attention/test_conditions.py"
 API_ACCESS = "tests/dashboard/api/test_access.py"
 OWN_PROJECT = "tests/dashboard/test_own_project.py"
@@ -85,7 +87,49 @@ PAGES = [
            ("tests/dashboard/attention/test_attention.py",)),
     Mutant("alerts: a written address is not shown again", "dashboard.views.alert_channels.ChannelForm",
            "widget=forms.PasswordInput(", "widget=forms.PasswordInput(render_value=True, attrs=",
-           ("tests/dashboard/alerts/test_channels_page.py",)),
+           (SECRETS,)),
+    without("alerts: an incident is told once", "dashboard.alerts.watch.Comparison.run", " if name not in self.open",
+            WATCH),
+    Mutant("alerts: a line that flickers is not over", "dashboard.alerts.watch.GONE_FOR", "seconds=8", "seconds=0",
+           (WATCH, "-k", "flickers")),
+    without("alerts: what is acknowledged is over in silence", "dashboard.alerts.watch.Comparison.run",
+            " if known.line not in self.acknowledged", WATCH, "-k", "acknowledged"),
+    Mutant("alerts: an incomplete list ends nothing", "dashboard.alerts.watch.Comparison.run", "if self.is_whole:",
+           "if True:", (WATCH, "-k", "incomplete")),
+    Mutant("alerts: a storm is one message", "dashboard.alerts.watch.Comparison.tell",
+           "if len(told) <= MOST_AT_ONCE:", "if True:", (WATCH, "-k", "storm")),
+    without("alerts: growth counts from the last message", "dashboard.alerts.watch.Comparison.grows",
+            "        known.save()\n", WATCH, "-k", "tenfold"),
+    Mutant("alerts: a channel is not told of itself", "dashboard.alerts.channels.Channel.wants",
+           "if kind == OWN_TROUBLE and rest == self.name:", "if False:", (WATCH, "-k", "own_failure")),
+    Mutant("alerts: one message is one task", "dashboard.tasks.send_alert", "{incident}:{state}:{size}:{channel}",
+           "{os.urandom(8)}:{state}:{size}:{channel}", (WATCH, "-k", "one_task")),
+    without("alerts: a storm is pruned after its members", "dashboard.alerts.watch.PRUNE",
+            """ AND NOT EXISTS (
+        SELECT FROM dashboard_incident AS member
+        WHERE member.storm_id = doomed.id AND member.id <> ALL (ARRAY(SELECT id FROM doomed)))""",
+            WATCH, "-k", "pruned"),
+    Mutant("alerts: the id of a message", "dashboard.alerts.delivery.message_of",
+           'str(uuid5(NAMESPACE_URL, f"{name}:{state}:{size}"))', "str(uuid4())",
+           ("tests/dashboard/alerts/test_kills.py",)),
+    without("alerts: PagerDuty resolves what it opened", "dashboard.alerts.delivery._notify",
+            ", 'dedup': message.incident", DELIVERY, "-k", "pagerduty"),
+    Mutant("alerts: private addresses", "dashboard.alerts.guard.Guard.check_address", "not self.allows_private",
+           "False", (DELIVERY, "-k", "private")),
+    Mutant("alerts: loggers that write addresses are silent", "dashboard.alerts.guard.silence", "logging.CRITICAL + 1",
+           "logging.DEBUG", (SECRETS,)),
+    Mutant("alerts: an error has no address", "dashboard.alerts.delivery.send", 'problem = f"{type(error).__name__}."',
+           "problem = str(error) + channel.address", (DELIVERY, "-k", "secret")),
+    Mutant("alerts: supervisors watch", "dashboard.apps.DashboardConfig.ready",
+           'register_companion("dashboard.alerts.watching")', "pass", (WATCHERS,)),
+    Mutant("alerts: one process of all watches", "dashboard.alerts.watching.is_needed",
+           "return all(holder.is_gone or not holder.is_held for", "return any(True for", (WATCHERS,)),
+    without("alerts: a frozen comparison ends", "dashboard.alerts.watch.TAKE",
+            ", set_config('idle_in_transaction_session_timeout', '15s', true)", WATCH, "-k", "froze"),
+    Mutant("alerts: a companion ends with its supervisor", "tasks.worker.companion.Companion.main",
+           "select.select([lifeline], ", "select.select([], ", (WATCHERS,)),
+    without("alerts: no group may view channels", "dashboard.apps.create_groups",
+            '.exclude(codename="view_alertchannel")', "tests/dashboard/alerts/test_channels_page.py"),
     Mutant("a signal: the backend that was seen", "dashboard.locks.signals.problem_with", 'if not backend["is_same"]:',
            "if False:", ("tests/dashboard/locks/test_locks_page.py",)),
     without("API: a token has its group's rights alone", "dashboard.api.tokens.Caller.has_perm", "is_allowed and ",

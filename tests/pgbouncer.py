@@ -37,16 +37,18 @@ ignore_startup_parameters = extra_float_digits{ignored}
 
 
 @contextlib.contextmanager
-def pgbouncer(url: str, *, mode: str = "transaction", ignores_options: bool = False) -> Iterator[str]:
+def pgbouncer(url: str, *, mode: str = "transaction", ignores_options: bool = False, folder: str = "") -> Iterator[str]:
     """The URL of the same database through a pooling proxy.
 
-    `ignores_options`: it drops the client's startup options instead of refusing the client.
+    `ignores_options`: it drops the client's startup options instead of refusing the client. `folder`: of its socket; in
+    the same one another proxy has the same URL.
     """
     found = shutil.which("pgbouncer", path=os.pathsep.join([os.environ["PATH"], "/usr/sbin"]))
     assert found, "No pgbouncer: install the machine's package of that name."
     server = conninfo_to_dict(url)
     account = pwd.getpwuid(owner_of(str(server.get("host", "")))) if os.geteuid() == 0 else None
-    with tempfile.TemporaryDirectory(prefix="pgbouncer-", dir="/tmp") as folder:
+    with contextlib.ExitStack() as stack:
+        folder = folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbouncer-", dir="/tmp"))
         if account:
             os.chown(folder, account.pw_uid, account.pw_gid)
         configuration = Path(folder) / "pgbouncer.ini"

@@ -121,7 +121,8 @@ class MailServer:
 
     def _take(self, to: str, envelope: Envelope) -> None:
         mail = email.message_from_bytes(envelope.content or b"", policy=email.policy.default)
-        text = mail.get_content()
+        body = mail.get_body(("html", "plain"))
+        text = body.get_content() if body else ""
         self.accepted.append(Accepted(to, mail["Message-ID"], mail["Subject"], text, time.monotonic()))
 
     async def _by_rule(self, server: SMTP, when: str, address: str) -> str:

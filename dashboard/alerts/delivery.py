@@ -4,14 +4,17 @@ Errors name the channel and never its address. A message may arrive twice, if a 
 it; both copies have the same id.
 """
 
+import contextlib
 import hmac
 import http.client
 import json
+import socket
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from socket import gaierror
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from django.utils import timezone
@@ -19,14 +22,17 @@ from django.utils import timezone
 from dashboard import conf
 from dashboard.alerts import channels, editing, guard
 from dashboard.alerts.channels import Channel
-from dashboard.alerts.guard import ForbiddenAddress
+from dashboard.alerts.guard import Forbidden, ForbiddenMeans, Unchecked
 from dashboard.alerts.secrets import AddressLocked
 from dashboard.models import Incident
 from tasks.exceptions import RowlockError
 from tasks.panels import Severity
+from tasks.support.reading import one_line
 
 TIMEOUT_SECONDS = 10.0
+NOWHERE = "{schema}://"  # in apprise, the address of what is on this machine: its desktop, its log
 STATES = {"opened": "", "grew": "Grew: ", "resolved": "Over: "}
+KINDS = {"stopped": "failure", "losing": "warning", "slow": "warning"}  # of apprise, by severity; else: info
 
 
 class AlertNotSent(RowlockError):
@@ -35,7 +41,10 @@ class AlertNotSent(RowlockError):
 
 @dataclass(frozen=True)
 class Message:
-    """The body of a webhook. `id` is the same for each sending of the same message."""
+    """The body of a webhook. `id` is the same for each sending of the same message.
+
+    `incident`, which is not in the body, is the same for all messages about one incident.
+    """
 
     id: str
     kind: str
@@ -45,10 +54,13 @@ class Message:
     detail: str
     url: str
     at: str
+    incident: str = ""
 
     @property
     def body(self) -> bytes:
-        return json.dumps(asdict(self), ensure_ascii=False).encode()
+        fields = asdict(self)
+        del fields["incident"]
+        return json.dumps(fields, ensure_ascii=False).encode()
 
     @property
     def headline(self) -> str:
@@ -58,10 +70,10 @@ class Message:
 
 def message_of(incident: Incident, state: str, size: int) -> Message:
     """The message about this state of the incident."""
-    name = f"rowlock:{incident.opened_at.isoformat()}:{incident.pk}:{state}:{size}"
+    name = f"rowlock:{incident.opened_at.isoformat()}:{incident.pk}"
     times: dict[str, datetime | None] = {"grew": incident.grew_at, "resolved": incident.resolved_at}
     return Message(
-        id=str(uuid5(NAMESPACE_URL, name)),
+        id=str(uuid5(NAMESPACE_URL, f"{name}:{state}:{size}")),
         kind=incident.kind,
         state=state,
         severity=Severity(incident.severity).name.lower(),
@@ -69,6 +81,7 @@ def message_of(incident: Incident, state: str, size: int) -> Message:
         detail=incident.detail,
         url=incident.url,
         at=(times.get(state) or incident.opened_at).isoformat(),
+        incident=str(uuid5(NAMESPACE_URL, name)),
     )
 
 
@@ -91,11 +104,11 @@ def send(channel: Channel, message: Message) -> None:
     """Send it now. Raises AlertNotSent, whose text has the channel's name and no address."""
     try:
         problem = _send(channel.address, message)
-    except (ForbiddenAddress, AddressLocked) as error:
+    except (Forbidden, AddressLocked) as error:
         problem = type(error).__doc__ or ""
     except ImportError:
         problem = "It needs a package: `pip install 'rowlock[alerts]'`."
-    except gaierror:
+    except socket.gaierror:
         problem = "No host of this name was found."
     except Exception as error:  # noqa: BLE001  its text may hold the address
         problem = f"{type(error).__name__}."
@@ -109,14 +122,30 @@ def _send(address: str, message: Message) -> str:
     """The problem; empty if the receiver took it."""
     if address.lower().startswith(("http://", "https://")):
         return _post(address, message)
+    return _notify(address, message)
+
+
+def _notify(address: str, message: Message) -> str:
+    """Send it by apprise. At PagerDuty the last message about an incident resolves what the first one opened."""
     import apprise  # optional, and slow to import
 
-    with guard.guarded():
+    if address.lower().startswith("pagerduty://"):
+        address += f"{'&' if '?' in address else '?'}{urlencode({'action': 'map', 'dedup': message.incident})}"
+    kind = "success" if message.state == "resolved" else KINDS.get(message.severity, "info")
+    # As plain text it is escaped where e-mails are HTML and chats are Markdown.
+    text = "\n\n".join(filter(None, (message.detail, message.url))) or message.title
+    told = {"body": text, "title": one_line(message.headline), "body_format": "text"}
+    with guard.guarded() as limits:
         receiver = apprise.Apprise.instantiate(address)
-        if receiver is None:
-            return "Its address is not one that apprise knows."
-        text = "\n\n".join(filter(None, (message.detail, message.url)))
-        is_sent = receiver.notify(body=text or message.title, title=message.headline)
+        if receiver is not None and NOWHERE in receiver.templates:
+            limits.refuse(ForbiddenMeans)
+        if address.lower().startswith("xmpp") and not limits.allows_private:
+            limits.refuse(Unchecked)
+        is_sent = receiver and receiver.notify(**told, notify_type=apprise.NotifyType(kind))
+    if limits.refusal and not is_sent:
+        raise limits.refusal
+    if receiver is None:
+        return "Its address is not one that apprise knows."
     return "" if is_sent else "The receiver refused it or did not answer."
 
 
@@ -131,11 +160,38 @@ def _post(address: str, message: Message) -> str:
     target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
     try:
         with guard.guarded():
-            connection.request("POST", target, message.body, headers)
-            status = connection.getresponse().status
+            connection.connect()
+            with cut_off(connection):
+                connection.request("POST", target, message.body, headers)
+                status = connection.getresponse().status
     finally:
         connection.close()
     return "" if 200 <= status < 300 else f"It answered {status}."
+
+
+@contextlib.contextmanager
+def cut_off(connection: http.client.HTTPConnection) -> Iterator[None]:
+    """End the connection after TIMEOUT_SECONDS: a receiver that sends single bytes never exceeds a socket's timeout."""
+
+    is_late = threading.Event()
+
+    def cut() -> None:
+        is_late.set()
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)  # that of TLS would wait for the receiver
+
+    timer = threading.Timer(TIMEOUT_SECONDS, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not is_late.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if is_late.is_set():  # half an answer can look like a whole one
+        raise TimeoutError
 
 
 def signature(body: bytes, at: int) -> str:

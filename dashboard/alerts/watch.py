@@ -1,6 +1,6 @@
 """Compare what needs attention with the open incidents, and enqueue what is to be told, in one transaction.
 
-The web process does so every few seconds, and `queue_status --alert`. A crash leaves all of it or nothing.
+A crash leaves all of it or nothing; dashboard/alerts/watching.py says who does it.
 """
 
 from collections import Counter
@@ -16,6 +16,7 @@ from dashboard import conf
 from dashboard.alerts.channels import Channel, channels
 from dashboard.attention import inbox
 from dashboard.models import Incident
+from tasks.operations.prune import History
 from tasks.panels import AttentionLine, Snapshot
 from tasks.support.addresses import address
 from tasks.support.database import fetch
@@ -26,11 +27,30 @@ GONE_FOR = timedelta(seconds=8)  # a line that only flickers must not tell twice
 MOST_LINES = 5000
 STORM = "storm"
 
-# Released by the end of the transaction, a crash included.
+# Released by the end of the transaction, a crash included. The server ends that of a process that froze within it.
 TAKE = """
 SELECT pg_try_advisory_xact_lock(hashtext('rowlock:alerts'), hashtext(current_schema())) AS taken,
-    statement_timestamp() AS now
+    statement_timestamp() AS now, set_config('idle_in_transaction_session_timeout', '15s', true)
 """
+
+# Incidents that are over. A storm goes with or after the last of its members, whose rows lead to it.
+PRUNE = """
+WITH page AS MATERIALIZED (
+    SELECT id, opened_at FROM dashboard_incident WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
+), doomed AS MATERIALIZED (
+    SELECT incident.id FROM page JOIN dashboard_incident AS incident ON incident.id = page.id
+    WHERE incident.resolved_at < statement_timestamp() - %(age)s::interval FOR UPDATE OF incident SKIP LOCKED
+), deleted AS (
+    DELETE FROM dashboard_incident USING doomed WHERE dashboard_incident.id = doomed.id AND NOT EXISTS (
+        SELECT FROM dashboard_incident AS member
+        WHERE member.storm_id = doomed.id AND member.id <> ALL (ARRAY(SELECT id FROM doomed)))
+    RETURNING dashboard_incident.id
+)
+SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
+    (SELECT min(opened_at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
+"""
+
+HISTORY = (History("incidents", "dashboard_incident", PRUNE),)
 
 
 def watch() -> bool:

@@ -3,40 +3,48 @@
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from django.http import HttpRequest, StreamingHttpResponse
+from django.http import HttpRequest
 from ninja import Router
 
 from dashboard.api.base import Unavailable, needs
 from dashboard.api.tasks import TaskId, TaskItem, existing
+from dashboard.live.seats import SeatedStream
 from dashboard.task_pages import VIEW
+from dashboard.task_pages.saved_views import person_of
 from tasks.diagnosis import decide, gather
 from tasks.models import FINISHED, Task
 
-STREAMS = 4  # at once in a web process: each holds a thread and a session
+STREAMS, STREAMS_OF_ONE = 4, 2  # at once in a web process, and of one person: each holds a thread and a session
 STREAM_SECONDS, POLL_SECONDS, BEAT_SECONDS = 300.0, 0.5, 15.0
 RETRY_MS = 1000  # after which a client connects again
 KIND = "text/event-stream"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # the latter: nginx keeps nothing back
 DESCRIBED = {200: {"description": "Its changes", "content": {KIND: {"schema": {}}}}}
 router = Router(tags=["Tasks"])
-seats = threading.BoundedSemaphore(STREAMS)
+_guard = threading.Lock()
+_open: Counter[int] = Counter()  # streams in this process, by the id of their person
 
 
-class TaskStream(StreamingHttpResponse):
-    """The events of a task; its seat is free again when it is closed, also if nothing was read."""
+def begin(user_id: int) -> None:
+    """Count a stream of this person. Raises Unavailable if as many are open as may be."""
+    with _guard:
+        if _open.total() >= STREAMS or _open[user_id] >= STREAMS_OF_ONE:
+            whose = "of yours " if _open[user_id] >= STREAMS_OF_ONE else ""
+            number = STREAMS_OF_ONE if whose else STREAMS
+            sentence = f"{number} streams {whose}are open in this web process: ask again later."
+            raise Unavailable(sentence, Retry_After="5")
+        _open[user_id] += 1
 
-    def __init__(self, task_id: int) -> None:
-        super().__init__(events(task_id), content_type=KIND, headers=HEADERS)
-        self._seated = True
 
-    def close(self) -> None:
-        super().close()
-        if self._seated:
-            self._seated = False
-            seats.release()
+def end(user_id: int) -> None:
+    with _guard:
+        _open[user_id] -= 1
+        if not _open[user_id]:
+            del _open[user_id]
 
 
 @router.get(
@@ -48,9 +56,10 @@ def follow_task(request: HttpRequest, task_id: TaskId) -> Any:
     """
     needs(request, VIEW)
     existing(task_id)
-    if not seats.acquire(blocking=False):
-        raise Unavailable(f"{STREAMS} streams are open in this web process: ask again later.", Retry_After="5")
-    return TaskStream(task_id)
+    begin(user_id := person_of(request))
+    stream = SeatedStream(events(task_id), content_type=KIND, headers=HEADERS)
+    stream.at_end.callback(end, user_id)
+    return stream
 
 
 def events(task_id: int) -> Iterator[str]:

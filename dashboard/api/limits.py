@@ -12,7 +12,7 @@ from dashboard.api.queues import RATE
 from dashboard.api.shared import PRINTABLE, Body, Changed, Name, ReasonText
 from dashboard.limits import CAP, HOLDERS, SHOWN, KeyLimit
 from tasks.models import SLOTS
-from tasks.operations.limits import set_limit
+from tasks.operations.queues import set_limit
 from tasks.support.durations import rate_text
 from tasks.support.reading import LONGEST_NAME
 

@@ -11,8 +11,7 @@ from dashboard.live import snapshots
 from dashboard.task_pages import queues as page
 from tasks.diagnosis.stats import Numbers, QueueNumbers
 from tasks.models import SLOTS, Queue
-from tasks.operations.limits import set_queue_limit
-from tasks.operations.queues import SWITCHES
+from tasks.operations.queues import SWITCHES, set_queue_limit
 from tasks.operations.verb import short_waits
 from tasks.support.durations import rate_text
 

@@ -18,8 +18,9 @@ from tasks.compat import InvalidTask
 from tasks.diagnosis import decide, gather
 from tasks.exceptions import InternalTask, UnknownTask
 from tasks.framework.declaration import PRIORITIES
-from tasks.models import Attempt, Intervention, Task, TaskStatus
+from tasks.models import Attempt, Intervention, Task, TaskStatus, find_task
 from tasks.operations import Settings
+from tasks.operations.archived import judge
 from tasks.operations.filters import BIGGEST_ID, InvalidFilter, TaskFilter
 from tasks.operations.search import OLDEST_FIRST, PageCursor, find
 from tasks.operations.verb import CHANGED, LOCKED, MISSING, Refusal
@@ -87,6 +88,7 @@ class TaskDetail(TaskItem):
     kwargs: Any
     return_value: Any = Field(description="Of a completed task.")
     attempts: list[AttemptItem]
+    archived: bool = Field(description="True once it is in the archive, where it never changes again.")
     command: str | None = Field(description="The command that would help.")
 
 
@@ -228,12 +230,18 @@ def enqueue_task(request: HttpRequest, body: Enqueue) -> Status:
 def get_task(request: HttpRequest, task_id: TaskId, response: HttpResponse) -> dict[str, Any]:
     """Its version is the ETag."""
     needs(request, VIEW)
-    task = existing(task_id)
+    task, archived = find_task(task_id)
+    if task is None:
+        raise NotThere(f"#{task_id}: {MISSING.sentence}.")
     response["ETag"] = f'"{task.version}"'
-    finding = decide(task, gather([task]))
+    if archived:
+        attempts = archived.attempts(MOST_ATTEMPTS)
+        finding = judge(task, attempts)[1]
+    else:
+        attempts = list(Attempt.objects.filter(task=task).order_by("-id")[:MOST_ATTEMPTS])
+        finding = decide(task, gather([task]))
     args, kwargs = redact_call(task.task_path, task.args, task.kwargs)
-    attempts = Attempt.objects.filter(task=task).order_by("-id")[:MOST_ATTEMPTS]
-    own = {"args": args, "kwargs": kwargs, "command": finding.command or None}
+    own = {"archived": archived is not None, "args": args, "kwargs": kwargs, "command": finding.command or None}
     own["return_value"] = redact(task.return_value) if task.status == TaskStatus.COMPLETED else None
     return {**TaskItem.of(task, finding), **own, "attempts": [attempt_of(attempt) for attempt in attempts]}
 

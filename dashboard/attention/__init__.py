@@ -4,6 +4,6 @@ from dashboard.attention import queues  # its figures come first on the overview
 
 # isort: split
 from dashboard.alerts import watching  # noqa: F401  it registers what `queue_status --alert` calls
-from dashboard.attention import alerts, cleanup, failures, growth, schedule, sessions
+from dashboard.attention import alerts, cleanup, failures, schedule, sessions
 
-__all__ = ["alerts", "cleanup", "failures", "growth", "queues", "schedule", "sessions"]
+__all__ = ["alerts", "cleanup", "failures", "queues", "schedule", "sessions"]

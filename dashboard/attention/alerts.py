@@ -17,14 +17,15 @@ from tasks.support.database import fetch
 TRIES, MOST = 3, 20
 
 # Of messages that are still tried again; one that is out of attempts is among the FAILED tasks.
-# No alert has another key; the index of the claim needs that said, or the whole table is read.
+# A message has neither ordering key nor limit, and only tasks without them have an index by queue.
 # The channel comes from the key, because who only monitors may not read arguments.
 FAILING = """
 SELECT substring(task.unique_key FROM '^alert:[^:]*:[^:]*:[^:]*:(.*)$') AS channel,
     count(*) AS number, min(task.created_at) AS since
 FROM tasks_task AS task
-WHERE task.status = 'READY' AND task.queue_name = %(queue)s::text AND task.attempt >= %(tries)s::int
-  AND task.task_path = 'dashboard.tasks.send_alert' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
+  AND task.queue_name = %(queue)s::text AND task.attempt >= %(tries)s::int
+  AND task.task_path = 'dashboard.tasks.send_alert'
 GROUP BY channel ORDER BY since LIMIT %(most)s::int
 """
 

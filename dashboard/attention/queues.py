@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connection
 from django.utils.translation import gettext as _
@@ -42,6 +42,24 @@ JOIN tasks_worker AS worker ON worker.id = given_back.worker_id AND worker.stopp
 WHERE given_back.exception_class = %(locked)s::text
 GROUP BY given_back.worker_id ORDER BY since
 """
+
+
+BLOCKED = """
+SELECT count(*) AS blocked FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND wait_event_type = 'Lock'
+"""
+
+
+class InTrouble(NamedTuple):
+    """Stale tasks, and sessions that wait for a lock."""
+
+    stuck: int
+    blocked: int
+
+
+def in_trouble() -> InTrouble:
+    """The numbers that every page shows, counted up to COUNT_CAP."""
+    return InTrouble(stats.stuck(cap=COUNT_CAP), fetch(connection, BLOCKED)[0]["blocked"])
 
 
 def numbers() -> Numbers:

@@ -5,7 +5,6 @@ cut, and the label says how far it came. A redirect is never followed, so the to
 """
 
 import http.client
-import ipaddress
 import json
 import re
 import socket
@@ -19,6 +18,8 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
+
+from dashboard.alerts.guard import inner
 
 LIMIT_SECONDS = 1.0  # for name, connection, TLS and all answers together
 MOST_BYTES = 500_000  # of one answer: fifty lines that need attention are 50 kB
@@ -199,8 +200,7 @@ def check_address(address: str, *, is_encrypted: bool) -> None:
     Without TLS a token can be read on its way, so only to this machine and to private networks. Link-local addresses
     are those of a cloud's own services, multicast ones of many machines.
     """
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    ip = getattr(ip, "ipv4_mapped", None) or ip
+    ip = inner(address)
     if ip.is_link_local or ip.is_multicast or ip.is_unspecified:
         raise Unanswered(Problem.ADDRESS, str(ip))
     if not is_encrypted and ip.is_global:

@@ -21,6 +21,7 @@ from dashboard.demo import VICTIM
 from dashboard.lab.schema import LabRefused
 from dashboard.processes import bound
 from tasks.framework.declaration import PostgresTask
+from tasks.support import database
 from tasks.support.database import connect_directly, fetch, session_name
 
 # Uses the worker's reported current task, not any claimed one, so that it is killed in the middle of it.
@@ -98,7 +99,6 @@ SELECT task.id, task.attempt, task.version, task.started_at, task.finished_by, l
 FROM tasks_task AS task JOIN tasks_attempt AS lost ON lost.task_id = task.id AND lost.outcome = 'abandoned'
 WHERE task.id = %(id)s::bigint AND task.status = 'COMPLETED'
 """
-NOW = "SELECT clock_timestamp() AS at"
 FORGET = "DELETE FROM tasks_task WHERE queue_name = %(queue)s::text"
 # The text of each event, by its `what`.
 EVENT_TEXTS = {
@@ -155,11 +155,11 @@ def kill_a_worker(progress: Progress) -> list[Event]:
         stack.callback(rescuer.end)
         wait_for(lambda: fetch(connection, SERVED, params), "did not start", progress)
         [before] = fetch(connection, SAMPLE, params)
-        [now] = fetch(connection, NOW)
+        at = database.now(connection)
         victim.kill()
-        rows = followed(connection, params, [before, {**before, **now, "is_killed": True}], progress)
+        rows = followed(connection, params, [before, {**before, "at": at, "is_killed": True}], progress)
         rows = with_missed_states(rows, fetch(connection, PASSED, params))
-        return [event_of(now["at"], old, new) for old, new in pairwise([{}, *rows])]
+        return [event_of(at, old, new) for old, new in pairwise([{}, *rows])]
 
 
 def wait_for(condition: Callable[[], Any], complaint: str, progress: Progress) -> Any:

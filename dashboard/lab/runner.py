@@ -17,6 +17,7 @@ from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.patterns.pattern import NOTE_LEFT, SLOTS, Pattern, keys_left
 from dashboard.lab.schema import LabRefused
 from dashboard.lab.worker import CREATE_LEDGER, EMPTY_LEDGER, Plan, item_of
+from tasks.support import database
 from tasks.support.database import connect_directly, session_name
 
 GRACE_SECONDS = 5  # the runner ends a run in time; if it cannot, the server ends what is left
@@ -56,7 +57,6 @@ FROM lab_ledger WHERE kind <> 'touch'
 IN_THE_MIDDLE = """
 SELECT worker FROM lab_ledger WHERE kind IN ('effect', 'attempt') AND ended IS NULL ORDER BY id DESC
 """
-NOW = "SELECT clock_timestamp() AS at"
 # Its work ended before it was killed: later, another worker may have its place already.
 NOTE_KILL = """
 WITH cut AS (
@@ -274,7 +274,7 @@ class Run:
         victim = self._busy(number)
         if victim is None:
             return
-        [(at,)] = self.control.execute(NOW).fetchall()
+        at = database.now(self.control)
         self.workers[victim].kill()
         self.control.execute(NOTE_KILL, {"worker": victim, "at": at})
         self.kills += 1

@@ -10,14 +10,16 @@ refreshes are answered "starting" instead of an error, and repeated a second lat
 import math
 import threading
 import time
+from contextlib import ExitStack
+from typing import Any
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.template.loader import render_to_string
 from django.utils import translation
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from dashboard.middleware import GetResponse
+from dashboard.middleware import GetResponse, unstored
 
 LOOKING = ("GET", "HEAD", "OPTIONS")
 FREE_FOR_ACTIONS = 4  # threads
@@ -43,6 +45,19 @@ def is_starting() -> bool:
     return now < _starts_until
 
 
+class SeatedStream(StreamingHttpResponse):
+    """A stream holds its thread, so it keeps its seat until it is closed, also if nothing was read."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.at_end = ExitStack()
+
+    def close(self) -> None:
+        """Leave the seat; a second time does nothing."""
+        super().close()
+        self.at_end.close()
+
+
 class SeatMiddleware:
     """Limits concurrent requests that only read, and refuses those above the limit."""
 
@@ -56,11 +71,14 @@ class SeatMiddleware:
         starting = is_starting()
         if not seats.acquire(blocking=False):
             with translation.override(translation.get_language_from_request(request)):
-                return still_starting() if starting and "HX-Request" in request.headers else sent_away(request)
-        try:
-            return self.get_response(request)
-        finally:
-            seats.release()
+                is_soon = starting and "HX-Request" in request.headers
+                return unstored(still_starting() if is_soon else sent_away(request))
+        with ExitStack() as seat:
+            seat.callback(seats.release)
+            response = self.get_response(request)
+            if isinstance(response, SeatedStream):
+                response.at_end.push(seat.pop_all())
+            return response
 
 
 def still_starting() -> HttpResponse:

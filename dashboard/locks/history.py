@@ -66,19 +66,6 @@ LATEST_SAMPLE = (
     "SELECT max(last_seen) AS at FROM (SELECT last_seen FROM dashboard_lockwait ORDER BY id DESC LIMIT 50) AS waits"
 )
 
-PRUNE_WAITS = """
-WITH page AS MATERIALIZED (
-    SELECT id, last_seen FROM dashboard_lockwait WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
-), doomed AS MATERIALIZED (
-    SELECT wait.id FROM page JOIN dashboard_lockwait AS wait ON wait.id = page.id
-    WHERE page.last_seen < statement_timestamp() - %(age)s::interval FOR UPDATE OF wait SKIP LOCKED
-), deleted AS (
-    DELETE FROM dashboard_lockwait USING doomed WHERE dashboard_lockwait.id = doomed.id RETURNING dashboard_lockwait.id
-)
-SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
-    (SELECT min(last_seen) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
-"""
-
 # The latest row stays, because the next count starts from its total.
 PRUNE_DEADLOCKS = """
 WITH doomed AS MATERIALIZED (
@@ -93,7 +80,7 @@ SELECT 0 AS last_id, count(*) AS deleted, count(*) = %(window)s::int AS is_old F
 """
 
 HISTORY = (
-    History("lock_waits", "dashboard_lockwait", PRUNE_WAITS),
+    History.of_ended("lock_waits", "dashboard_lockwait", "last_seen"),
     History("deadlocks", "dashboard_deadlocks", PRUNE_DEADLOCKS),
 )
 

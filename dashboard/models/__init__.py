@@ -2,8 +2,7 @@
 
 from dashboard.models.api import ApiCount, ApiRequest, ApiToken, Installation
 from dashboard.models.attention import RANGES, Acknowledgement, AlertChannel, Incident, TableSize, Threshold
-from dashboard.models.locks import Backend, Deadlocks, LockWait, TimeIndex
-from dashboard.models.pages import DemoRow, LabRun, SavedView
+from dashboard.models.locks import Backend, Deadlocks, DemoRow, LabRun, LockWait, SavedView, TimeIndex
 
 __all__ = [
     "RANGES",

@@ -128,12 +128,6 @@ class ActionForm(PreviewedForm):
         return token or ""
 
 
-def forbidden(user: Any) -> dict[str, Any]:
-    """The rights that this person lacks: their names, and the sentences that say so."""
-    lacking = {right: text for right in RIGHTS if (text := rights.missing(user, right))}
-    return {"missing_rights": lacking, "forbidden": tuple(lacking)}
-
-
 @require_POST
 def act(request: HttpRequest, name: str) -> HttpResponse:
     """Do it at once, or after a question; 409 if a setting has changed since the person looked."""

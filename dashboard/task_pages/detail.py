@@ -1,4 +1,4 @@
-"""The page of one task: its verdict, its row, its history and its buttons."""
+"""The page of one task, in the queue or archived: its verdict, its row, its history and its buttons."""
 
 import json
 from dataclasses import dataclass
@@ -13,15 +13,17 @@ from dashboard import links
 from dashboard.site import page
 from dashboard.task_pages import VIEW
 from dashboard.task_pages.actions import PAGE_ACTIONS, Button, Seen, buttons_of, fitting_action
-from dashboard.task_pages.enqueue import may_enqueue
+from dashboard.task_pages.enqueue import ENQUEUE, may_enqueue
 from dashboard.task_pages.failure import failure_of
 from dashboard.task_pages.timeline import events, spans
 from tasks.admin import rights
 from tasks.diagnosis import Facts, Finding, decide, decision, gather
 from tasks.diagnosis.finding import command
 from tasks.diagnosis.progress import Reported, checkpoint_of, latest_lines, progress_of
-from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus, Tick
+from tasks.framework.context import MOST_LINES
+from tasks.models import ArchivedTask, Attempt, Intervention, RefusedWrite, Task, TaskStatus, Tick, find_task
 from tasks.operations import unique
+from tasks.operations.archived import again, judge
 from tasks.operations.filters import TaskFilter
 from tasks.support import audit, tracing
 from tasks.support.database import fetch
@@ -60,10 +62,14 @@ class Value:
         return cls(label, f"{line[:LONGEST_LINE]}…", json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def detail_context(task: Task, user: Any) -> dict[str, Any]:
-    facts = gather([task], always_locks=True)
-    finding = decide(task, facts)
-    attempts = list(Attempt.objects.filter(task=task).order_by("-id")[:HISTORY])
+def detail_context(task: Task, user: Any, archived: ArchivedTask | None = None) -> dict[str, Any]:
+    if archived:
+        attempts = archived.attempts(HISTORY)
+        facts, finding = judge(task, attempts)
+    else:
+        facts = gather([task], always_locks=True)
+        finding = decide(task, facts)
+        attempts = list(Attempt.objects.filter(task=task).order_by("-id")[:HISTORY])
     interventions = list(Intervention.objects.filter(target=audit.task(task.pk)).order_by("-id")[:HISTORY])
     refused = list(RefusedWrite.objects.filter(task_id=task.pk).order_by("-id")[:HISTORY])
     worker = facts.workers.get(task.claimed_by or "")
@@ -83,7 +89,8 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "spans": spans(task, attempts[::-1], interventions[::-1], facts.now),
         "reported": Reported.of(progress, facts.now) if progress and is_running else None,
         "values": [*values_of(task), *checkpoint_values(checkpoint_of(task, progress))],
-        **buttons_context(task, finding, user),
+        **(archived_buttons(task, user) if archived else buttons_context(task, finding, user)),
+        "archived": archived,
         "lock": lock,
         "waiters": fetch(connection, WAITERS, {"id": task.pk}) if lock and lock.lockers else [],
         "behind": behind(task, facts),
@@ -93,10 +100,10 @@ def detail_context(task: Task, user: Any) -> dict[str, Any]:
         "finisher": links.worker(task.finished_by) if task.finished_by else "",
         "statements": decision.statements_of(task),
         "attempts": attempts,
-        "log": latest_lines(task.pk),
+        "log": archived.lines(MOST_LINES) if archived else latest_lines(task.pk),
         "interventions": interventions,
         "refused_writes": refused,
-        "events": events(task, attempts[::-1], interventions[::-1], refused[::-1], worker),
+        "events": events(task, attempts[::-1], interventions[::-1], refused[::-1], worker, archived),
     }
 
 
@@ -129,6 +136,15 @@ def buttons_context(task: Task, finding: Finding, user: Any) -> dict[str, Any]:
         "kin": kin_of(task, user),
         "may_enqueue": may_enqueue(task.task_path),
         "commands": [*(button.command for button in buttons), command("show_task", str(task.pk))],
+    }
+
+
+def archived_buttons(task: Task, user: Any) -> dict[str, Any]:
+    """The one action on an archived task: it makes a new one."""
+    return {
+        "missing_right": rights.missing(user, ENQUEUE),
+        "may_enqueue": may_enqueue(task.task_path),
+        "commands": [again(task.pk), command("show_task", str(task.pk))],
     }
 
 
@@ -167,10 +183,10 @@ def behind(task: Task, facts: Facts) -> list[Task]:
 
 def detail_view(request: HttpRequest, task_id: int) -> HttpResponse:
     rights.require(request.user, VIEW)
-    task = Task.objects.filter(pk=task_id).first()
+    task, archived = find_task(task_id)
     if task is None:
         raise Http404(_("Task #%(id)d does not exist: it was pruned, or the id is wrong.") % {"id": task_id})
-    context = detail_context(task, request.user)
+    context = detail_context(task, request.user, archived)
     if "HX-Request" in request.headers:
         return TemplateResponse(request, "task_pages/_detail.html", context)
     return page(request, "task_pages/detail.html", f"#{task.pk}", context)

@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from dashboard import links
+from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.site import page
 from dashboard.task_pages import VIEW
@@ -16,7 +17,7 @@ from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of, unfinished_ru
 from dashboard.task_pages.rows import latest_errors, list_row
 from dashboard.task_pages.saved_views import person_of, views_of
 from dashboard.task_pages.search import WORDS, parse, written
-from dashboard.task_pages.tabs import tabs
+from dashboard.task_pages.tabs import archive_url, tabs
 from tasks.admin import rights
 from tasks.diagnosis import gather
 from tasks.diagnosis.progress import reports
@@ -24,6 +25,7 @@ from tasks.framework import declaration, payload
 from tasks.models import TaskStatus
 from tasks.operations.filters import InvalidFilter, TaskFilter
 from tasks.operations.search import FIRST_PAGE, OLDEST_FIRST, Filter, Listing, PageCursor, find
+from tasks.panels import Snapshot
 from tasks.support.database import fetch
 
 EVERY_SECONDS = 3  # the list refreshes itself
@@ -56,7 +58,7 @@ def known_queues() -> list[str]:
     return [row["name"] for row in fetch(connection, QUEUE_NAMES)]
 
 
-def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
+def rows_context(chosen: TaskFilter, cursor: PageCursor, snapshot: Snapshot) -> dict[str, Any]:
     """The rows of one page of the list, and the URLs of its neighbours."""
     started = time.monotonic()
     listing = find(chosen, cursor)
@@ -64,7 +66,7 @@ def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
     facts, errors = gather(listing.rows), latest_errors(listing.rows)
     told = reports(listing.rows, facts.now)
     is_whole = not (listing.newer or listing.older or listing.looked_down_to)
-    shown_tabs = tabs(chosen)
+    shown_tabs = tabs(snapshot, chosen)
     counted = next((tab.number for tab in shown_tabs if tab.is_here), "")
     return {
         "is_live": is_quick and listing.looked_down_to is None,
@@ -77,6 +79,7 @@ def rows_context(chosen: TaskFilter, cursor: PageCursor) -> dict[str, Any]:
         "links": neighbours(chosen, listing, cursor),
         "chosen": chosen,
         "query": chosen.as_query(),
+        "archive_url": archive_url(chosen),
         "is_blind": bool(chosen.text and payload.keys()),
     }
 
@@ -138,11 +141,15 @@ def list_view(request: HttpRequest) -> HttpResponse:
             return HttpResponseRedirect(links.listed(parse(typed)))
         chosen, cursor = TaskFilter.from_params(request.GET), PageCursor.from_params(request.GET)
     except InvalidFilter as error:
-        context = {"fault": str(error), "tabs": tabs(TaskFilter()), **search_context(TaskFilter(), user_id, typed)}
+        context = {
+            "fault": str(error),
+            "tabs": tabs(snapshots.of(request)),
+            **search_context(TaskFilter(), user_id, typed),
+        }
         return page(request, "task_pages/list.html", _("Tasks"), context, status=400)
 
     def rows(asked: HttpRequest) -> dict[str, Any]:
-        return {**rows_context(chosen, cursor), **bar_context(chosen, asked.user)}
+        return {**rows_context(chosen, cursor, snapshots.of(asked)), **bar_context(chosen, asked.user)}
 
     part = SharedPart("task_pages/_rows.html", rows, EVERY_SECONDS, is_apart=True)
     if "HX-Request" in request.headers:

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard import links
 from dashboard.attention import thresholds
 from dashboard.attention.queues import is_late
+from dashboard.limits import KeyLimit
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.numbers import decimal
@@ -25,7 +26,7 @@ from tasks.admin.forms import reason_of
 from tasks.diagnosis import stats, why
 from tasks.diagnosis.finding import command
 from tasks.diagnosis.stats import TWELFTHS, Numbers, QueueNumbers
-from tasks.models import Queue
+from tasks.models import Limit, Queue
 from tasks.models.task import HAS_LIMIT
 from tasks.operations.queues import SWITCHES, Switch
 from tasks.support import audit, reading
@@ -54,7 +55,7 @@ def live_context(request: HttpRequest) -> dict[str, Any]:
     rows, late_seconds = [], thresholds.values(snapshot)["late_seconds"]
     for queue in found.queues:
         row, setting = QueueRow.of(queue, found, cap=COUNT_CAP, late_seconds=late_seconds), settings.get(queue.name)
-        row = replace(row, limit_command=limit_command(setting or Queue(name=queue.name)))
+        row = replace(row, limit_command=limit_command("configure_queue", queue.name, setting or Queue()))
         if setting is not None:
             since = age(setting.paused_at, snapshot.now)
             row = replace(row, limit=limit_of(setting), paused_by=setting.paused_by, paused_for=since)
@@ -65,10 +66,10 @@ def live_context(request: HttpRequest) -> dict[str, Any]:
 LIVE = SharedPart("task_pages/_queues.html", live_context, EVERY_SECONDS, is_apart=True)
 
 
-def limit_command(queue: Queue) -> str:
-    """The command that sets the limit that the queue has."""
-    numbers = (str(queue.max_running or "none"), rate_text(queue.rate, queue.period_seconds))
-    return command("configure_queue", queue.name, "--max-running", numbers[0], "--rate", numbers[1])
+def limit_command(verb: str, name: str, row: KeyLimit | Limit | Queue) -> str:
+    """The command that sets the limit that this queue or key has now."""
+    most = str(row.max_running or "none")
+    return command(verb, name, "--max-running", most, "--rate", rate_text(row.rate, row.period_seconds))
 
 
 def numbers() -> Numbers:
@@ -88,10 +89,7 @@ def limit_of(queue: Queue) -> str:
 
 
 def forbidden(user: Any) -> dict[str, Any]:
-    """The rights to switch that this person lacks: their names, and the sentences that say so."""
-    sentences = {switch.right: rights.missing(user, switch.right) for switch in SWITCHES.values()}
-    lacking = {right: text for right, text in sentences.items() if text}
-    return {"missing_rights": lacking, "forbidden": tuple(lacking)}
+    return rights.lacking(user, dict.fromkeys(switch.right for switch in SWITCHES.values()))
 
 
 @require_POST
@@ -140,7 +138,7 @@ class QueueRow:
     workers: str
     is_paused: bool
     is_late: bool
-    is_held_by_key: bool
+    is_held_back: bool
     is_stuck: bool
     is_unserved: bool
     has_work: bool
@@ -177,7 +175,7 @@ class QueueRow:
             workers=str(servers),
             is_paused=queue.paused,
             is_late=is_late(queue, late_seconds),
-            is_held_by_key=bool(queue.ready) and oldest is None,
+            is_held_back=bool(queue.ready) and oldest is None,
             is_stuck=bool(queue.stale),
             is_unserved=is_unserved(queue, servers),
             has_work=bool(queue.ready or queue.processing),

@@ -4,15 +4,17 @@ from dataclasses import dataclass, replace
 
 from django.db import DatabaseError, connection
 from django.utils.functional import Promise
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from dashboard import links
+from dashboard.attention.queues import in_trouble
 from dashboard.live import snapshots
 from dashboard.numbers import decimal
 from tasks.admin.read_only import estimate
-from tasks.diagnosis import stats
-from tasks.models import Task
+from tasks.models import FINISHED, Task
 from tasks.operations.filters import TaskFilter
+from tasks.panels import Snapshot
 from tasks.support.addresses import address
 from tasks.support.database import fetch, sqlstate
 
@@ -56,6 +58,7 @@ class Tab:
     is_here: bool
 
 
+EVERYTHING = TaskFilter()
 # Estimated above CAP; the others stop there.
 ESTIMATED = ("all", "done")
 
@@ -71,16 +74,28 @@ TABS: tuple[tuple[str, str | Promise, TaskFilter], ...] = (
 )
 
 
-def tabs(chosen: TaskFilter) -> tuple[Tab, ...]:
-    """The tabs beside this filter; they keep its other conditions, and count only if there are none."""
+def tabs(snapshot: Snapshot, chosen: TaskFilter = EVERYTHING, *, is_archive: bool = False) -> tuple[Tab, ...]:
+    """The tabs beside this filter; they keep its other conditions, and count only if there are none.
+
+    The last one leads to the archive, which is not counted.
+    """
     others = replace(chosen, statuses=(), due="")
-    numbers = (known_numbers() if others.is_empty else None) or {}
+    numbers = (known_numbers(snapshot) if others.is_empty else None) or {}
     found = []
     for name, label, state in TABS:
         here = replace(others, statuses=state.statuses, due=state.due)
         url = address("admin:ops_stale") if name == "stuck" else links.listed(here)
-        found.append(Tab(label, url, numbers.get(name, ""), here == chosen and name != "stuck"))
-    return tuple(found)
+        is_here = here == chosen and name != "stuck" and not is_archive
+        found.append(Tab(label, url, numbers.get(name, ""), is_here))
+    return (*found, Tab(_("Archived"), archive_url(chosen), "", is_archive))
+
+
+def archive_url(chosen: TaskFilter) -> str:
+    """The list of archived tasks, with those conditions of this filter that it knows."""
+    statuses = [status for status in chosen.statuses if status in FINISHED]
+    lists = {"id": chosen.ids, "task": chosen.task_paths, "status": statuses, "key": [chosen.ordering_key]}
+    params = {name: str(values[0]) for name, values in lists.items() if len(values) == 1 and values[0]}
+    return links.page("admin:tasks_task_archive", **params)
 
 
 def shown(name: str, number: int, *, is_least: bool) -> str:
@@ -90,10 +105,11 @@ def shown(name: str, number: int, *, is_least: bool) -> str:
     return f"{decimal(min(number, CAP))}+" if number >= CAP or is_least else decimal(number)
 
 
-def known_numbers() -> dict[str, str] | None:
+def known_numbers(snapshot: Snapshot) -> dict[str, str] | None:
     """The number of each tab in these seconds, shared by all viewers; None if a table is locked or too slow."""
     try:
-        return snapshots.current("tabs", EVERY_SECONDS).once(count)
+        found = snapshots.current("tabs", EVERY_SECONDS).once(count)
+        return {**found, "stuck": shown("stuck", snapshot.once(in_trouble).stuck, is_least=False)}
     except DatabaseError as error:
         if sqlstate(error) not in TOO_SLOW:
             raise
@@ -101,11 +117,10 @@ def known_numbers() -> dict[str, str] | None:
 
 
 def count() -> dict[str, str]:
-    """The number of each tab. Unless all READY tasks are looked at, those due and those later are "at least"."""
+    """The number of each state. Unless all READY tasks are looked at, those due and those later are "at least"."""
     found = fetch(connection, STATES, {"cap": CAP})[0]
-    found["stuck"] = stats.stuck(cap=CAP)
     found["all"] = found["total"] if found["total"] < CAP else max(CAP, estimate(Task.objects.all()))
     others = sum(found[name] for name in ("ready", "later", "running", "failed", "cancelled"))
     found["done"] = max(0, found["all"] - others)
     least = ("ready", "later") if found["ready"] + found["later"] >= CAP else ()
-    return {name: shown(name, found[name], is_least=name in least) for name, _label, _state in TABS}
+    return {name: shown(name, number, is_least=name in least) for name, number in found.items() if name != "total"}

@@ -7,7 +7,7 @@ from datetime import datetime
 from django.utils.translation import gettext as _
 
 from dashboard.numbers import decimal
-from tasks.models import Attempt, Intervention, RefusedWrite, Task, TaskStatus
+from tasks.models import ArchivedTask, Attempt, Intervention, RefusedWrite, Task, TaskStatus
 from tasks.queue.presence import WorkerState
 from tasks.queue.release import UNKNOWN
 from tasks.support.durations import spoken
@@ -35,13 +35,15 @@ def events(
     interventions: Iterable[Intervention],
     refused: Iterable[RefusedWrite],
     worker: WorkerState | None = None,
+    archived: ArchivedTask | None = None,
 ) -> list[Event]:
-    """All known events, by time; `worker` is the one that holds the task now."""
+    """All known events, by time; `worker` is the one that holds the task now, `archived` its row in the archive."""
     known = [
         *of_task(task, worker),
         *(event for attempt in attempts for event in of_attempt(attempt)),
         *map(of_intervention, interventions),
         *map(of_refused_write, refused),
+        *([Event(archived.archived_at, _("Archived"))] if archived else ()),
     ]
     return sorted(known, key=lambda event: (moment_of(event, task), event.order))
 

@@ -50,7 +50,7 @@ LIVES: dict[str, tuple[Promise, Promise]] = {
     ),
     Life.EXPIRED: (
         gettext_lazy("Lease over"),
-        gettext_lazy("Its lease is over: the next process that asks gets the lock at once."),
+        gettext_lazy("Its lease is over: the next process that asks gets the lock."),
     ),
     Life.RESTARTED: (
         gettext_lazy("Database restarted"),

@@ -40,7 +40,6 @@ MOST_IN_CSV = 1_000
 TIMES = {"": gettext_lazy("All"), "1h": gettext_lazy("1 h"), "24h": gettext_lazy("24 h"), "7d": gettext_lazy("7 d")}
 SOURCES = {"page": gettext_lazy("page"), "command": gettext_lazy("command"), "api": gettext_lazy("API")}
 COLUMNS = ("actor", "source", "role", "action", "target", "version_before", "version_after", "reason")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet would compute
 
 # Ids grow roughly with time (open transactions blur the order). So a binary search finds the first id of a time.
 SINCE_ID = """
@@ -217,7 +216,7 @@ def as_csv(rows: Sequence[Intervention]) -> HttpResponse:
     writer.writerow(("at", *COLUMNS))
     for row in rows:
         texts = ["" if value is None else str(value) for value in (getattr(row, name) for name in COLUMNS)]
-        writer.writerow([row.at.isoformat(), *(f"'{text}" if text.startswith(FORMULA) else text for text in texts)])
+        writer.writerow([row.at.isoformat(), *map(reading.cell, texts)])
     return answer
 
 

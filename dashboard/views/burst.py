@@ -16,7 +16,7 @@ from django.views.decorators.http import require_http_methods
 
 from dashboard import burst
 from dashboard.burst import Burst
-from dashboard.site import site_context
+from dashboard.site import page
 from dashboard.task_pages.listing import known_queues
 from tasks.admin.forms import OptionField, WholeNumberField
 from tasks.admin.rights import missing, require, who
@@ -60,7 +60,7 @@ def run_burst(request: HttpRequest) -> HttpResponse:
         return start(request)
     if request.headers.get("HX-Request"):
         return render(request, "dashboard/_burst.html", state())
-    return page(request, BurstForm(initial={"queue_name": request.GET.get("queue", "")}))
+    return answer(request, BurstForm(initial={"queue_name": request.GET.get("queue", "")}))
 
 
 def start(request: HttpRequest) -> HttpResponse:
@@ -69,7 +69,7 @@ def start(request: HttpRequest) -> HttpResponse:
         raise PermissionDenied(_("Bursts are not allowed on this server: set ROWLOCK_BURST=1 to allow them."))
     form, token = BurstForm(request.POST), request.POST.get("token", "")
     if not form.is_valid() or not is_token(token):
-        return page(request, form, status=400)
+        return answer(request, form, status=400)
     wanted = Burst(**form.cleaned_data)
 
     def record() -> str:
@@ -90,11 +90,9 @@ def state() -> dict[str, Any]:
     return {"latest": latest, "runs": runs, "is_running": is_running}
 
 
-def page(request: HttpRequest, form: BurstForm, status: int = 200) -> HttpResponse:
+def answer(request: HttpRequest, form: BurstForm, status: int = 200) -> HttpResponse:
     context = {
-        **site_context(request),
         **state(),
-        "title": _("Run a burst"),
         "form": form,
         "token": new_token(),
         "is_allowed": burst.is_allowed(),
@@ -102,4 +100,4 @@ def page(request: HttpRequest, form: BurstForm, status: int = 200) -> HttpRespon
         "queues": known_queues(),
         "command": command(*Burst(DEFAULT_STRATEGY).words),
     }
-    return render(request, "dashboard/burst.html", context, status=status)
+    return page(request, "dashboard/burst.html", _("Run a burst"), context, status=status)

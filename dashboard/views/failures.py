@@ -113,7 +113,6 @@ class KindRow:
     @classmethod
     def of(cls, kind: Kind, found: "FailedNow", snapshot: Snapshot) -> Self:
         failed = found.groups.get(kind.key)
-        chosen = tasks_of(kind)
         peak = _("%(number)s attempts, at most %(most)s at once in 30 parts of the time")
         return cls(
             id=kind.key,
@@ -129,14 +128,14 @@ class KindRow:
             number=decimal(kind.number),
             failed=found.written(failed),
             may_have_failed=bool(failed or found.is_capped),
-            failed_url=links.listed(chosen),
+            failed_url=links.listed(kind.tasks),
             since=age(kind.since, snapshot.now),
             latest=age(kind.latest, snapshot.now),
             releases=", ".join(kind.releases),
             task_id=str(kind.task_id),
             line=lines.line_of(failed).name if failed else "",
             known=lines.known_by(snapshot, failed) if failed else "",
-            tasks=chosen.as_query(),
+            tasks=kind.tasks.as_query(),
             function=TaskFilter(task_paths=(kind.task_path,)).as_query(),
             command=lines.requeue_command(kind),
         )
@@ -146,11 +145,6 @@ def where(group: Group) -> str:
     """The place as short as it is clear: its file and function, and the task unless the function is the task."""
     task, place = group.task_path.rpartition(".")[2], group.place.rpartition("/")[2]
     return place if place.endswith(f":{task}") else f"{task} · {place}"
-
-
-def tasks_of(group: Group) -> TaskFilter:
-    """The tasks that are FAILED in this way now."""
-    return TaskFilter(statuses=("FAILED",), failure=group.key)
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:

@@ -8,13 +8,13 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, redirect
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from dashboard.lab import charts, drill, live, measure, pages, requests, runner
+from dashboard.lab import charts, drill, measure, pages, requests, runner
 from dashboard.lab.measure import Span
 from dashboard.lab.pages import Comparison, command_of, comparison_of
 from dashboard.lab.patterns import PATTERNS
@@ -22,7 +22,7 @@ from dashboard.lab.requests import PRESETS, PRESETS_BY_NAME, LabForm
 from dashboard.lab.worker import Plan
 from dashboard.live import snapshots
 from dashboard.models import LabRun
-from dashboard.site import site_context
+from dashboard.site import page
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.operations.filters import BIGGEST_ID
@@ -57,13 +57,12 @@ def lab(request: HttpRequest) -> HttpResponse:
     preset = PRESETS_BY_NAME.get(request.GET.get("preset", ""))
     initial = {"patterns": preset.patterns, **preset.numbers} if preset else {"patterns": ["unsafe", "double_checked"]}
     form = LabForm(initial=initial)
-    return page(request, "dashboard/lab.html", lab_context(request, form) | {"preset": preset})
+    return page(request, "dashboard/lab.html", _("Lab"), lab_context(request, form) | {"preset": preset})
 
 
 def lab_context(request: HttpRequest, form: LabForm) -> dict[str, Any]:
     runs = list(LabRun.objects.defer(*LARGE).order_by("-pk")[:SHOWN_RUNS])
     return {
-        "title": _("Lab"),
         "form": form,
         "token": new_token(),
         "drill_token": new_token(),
@@ -105,7 +104,7 @@ def started(request: HttpRequest, form: LabForm, plans: Sequence[Plan]) -> HttpR
         raise PermissionDenied(_("The lab is off on a database of your own: set ROWLOCK_LAB=1 to allow it."))
     token = request.POST.get("token", "")
     if not plans or not is_token(token):
-        return page(request, "dashboard/lab.html", lab_context(request, form), status=400)
+        return page(request, "dashboard/lab.html", _("Lab"), lab_context(request, form), status=400)
     runs = LabRun.objects.filter(batch=requests.request_runs(plans, token, who(request.user)))
     if len(plans) == 1:
         return redirect(address("admin:ops_lab_run", runs.get().pk))
@@ -169,10 +168,10 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
     return live_page(request, "dashboard/lab_run.html", "dashboard/_lab_run.html", context, line.is_over)
 
 
-def live_of(request: HttpRequest, found: LabRun) -> live.LiveRun | None:
+def live_of(request: HttpRequest, found: LabRun) -> pages.LiveRun | None:
     """Current state of this run; None while it waits, or if the database is too slow."""
     try:
-        seen = snapshots.of(request).once(live.look)
+        seen = snapshots.of(request).once(pages.look)
     except DatabaseError:
         return None
     return seen if seen and seen.schema == found.schema else None
@@ -197,15 +196,11 @@ def patterns(request: HttpRequest) -> HttpResponse:
     require(request.user, SEE)
     runs = requests.latest_of_each(PATTERNS)
     explained = [(pattern, runs.get(name)) for name, pattern in PATTERNS.items()]
-    return page(request, "dashboard/lab_patterns.html", {"title": _("Patterns"), "patterns": explained})
+    return page(request, "dashboard/lab_patterns.html", _("Patterns"), {"patterns": explained})
 
 
 def live_page(request: HttpRequest, whole: str, part: str, context: dict[str, Any], is_over: bool) -> HttpResponse:
     """The whole page, or for htmx its live part, whose polling ends when the runs are over."""
     if request.headers.get("HX-Request"):
-        return page(request, part, context, status=POLLING_IS_OVER if is_over else 200)
-    return page(request, whole, context)
-
-
-def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    return render(request, template, {**site_context(request), **context}, status=status)
+        return page(request, part, "", context, status=POLLING_IS_OVER if is_over else 200)
+    return page(request, whole, "", context)

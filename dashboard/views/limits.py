@@ -23,7 +23,7 @@ from dashboard.live.fragment import SharedPart
 from dashboard.numbers import decimal
 from dashboard.site import page
 from dashboard.task_pages import next_page
-from dashboard.task_pages.queues import capped
+from dashboard.task_pages.queues import capped, limit_command
 from dashboard.templatetags.rowlock import age
 from tasks.admin import rights
 from tasks.admin.forms import OptionField, PreviewedForm, reason_of
@@ -176,7 +176,7 @@ class LimitRow:
             paused_for=age(limit.paused_at, limit.now),
             commands=(
                 command("configure_limit", limit.key, "--resume" if limit.paused else "--pause"),
-                command_of("configure_limit", limit.key, limit),
+                limit_command("configure_limit", limit.key, limit),
             ),
         )
 
@@ -237,7 +237,7 @@ def change(request: HttpRequest) -> HttpResponse:
             "name": name,
             "is_queue": is_queue,
             "next": next_page(request, QUEUES if is_queue else LIST),
-            "command": command_of(verb, name, row),
+            "command": limit_command(verb, name, row),
         }
         title = _("Limit of the queue %(name)s") if is_queue else _("Limit of the key %(name)s")
         status = 400 if form.errors else 200
@@ -249,9 +249,3 @@ def change(request: HttpRequest) -> HttpResponse:
     messages.success(request, text % {"name": name})
     snapshots.forget()
     return HttpResponseRedirect(next_page(request, QUEUES if is_queue else LIST))
-
-
-def command_of(verb: str, name: str, row: KeyLimit | Limit | Queue) -> str:
-    """The command that sets what is set now."""
-    most = str(row.max_running or "none")
-    return command(verb, name, "--max-running", most, "--rate", rate_text(row.rate, row.period_seconds))

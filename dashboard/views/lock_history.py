@@ -18,7 +18,7 @@ from django.views.decorators.http import require_safe
 
 from dashboard.locks import rows
 from dashboard.locks.history import BLOCKED, DEADLOCKS, WAITS, blocked_over, latest_sample, look_back
-from dashboard.site import site_context
+from dashboard.site import page
 from tasks.admin.rights import require
 from tasks.diagnosis.finding import command
 from tasks.operations.filters import BIGGEST_ID
@@ -178,11 +178,9 @@ def history(request: HttpRequest) -> HttpResponse:
     if "HX-Request" in request.headers:
         return render(request, "dashboard/_past.html", context)
     context |= {
-        **site_context(request),
-        "title": _("Database locks"),
         "choices": AROUND.items(),
         "spans": [(key, span.label) for key, span in SPANS.items()],
         "blocked": blocked_over(moment.since, moment.until),
         "statements": [text.strip() for text in (BLOCKED, WAITS, DEADLOCKS)],
     }
-    return render(request, "dashboard/lock_history.html", context)
+    return page(request, "dashboard/lock_history.html", _("Database locks"), context)

@@ -7,7 +7,7 @@ from django import forms
 from django.contrib import messages
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -18,7 +18,7 @@ from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.locks import activity, attribution, rows, signals
 from dashboard.locks.attribution import RUNNING
-from dashboard.site import site_context
+from dashboard.site import page
 from dashboard.views import lock_history
 from tasks.admin.forms import OptionField, PreviewedForm, WholeNumberField
 from tasks.admin.rights import missing, require, who
@@ -65,21 +65,20 @@ def locks(request: HttpRequest) -> HttpResponse:
     require(request.user, SEE)
     if request.headers.get("HX-Request"):
         return LIVE.answer(request)
-    context = {**site_context(request), "title": _("Database locks"), "panel": LIVE.text(request)}
-    return render(request, "dashboard/locks.html", context)
+    return page(request, "dashboard/locks.html", _("Database locks"), {"panel": LIVE.text(request)})
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
-    page = attribution.lock_page(snapshots.of(request))
-    longest, busy = page.longest_wait, rows.busy_sessions(page)
+    seen = attribution.lock_page(snapshots.of(request))
+    longest, busy = seen.longest_wait, rows.busy_sessions(seen)
     return {
-        "look": page,
+        "look": seen,
         "longest_wait": "" if longest is None else f"· {spoken(longest)}",
-        "tree": rows.tree_rows(page.lines, page.behind, may_signal=True),
-        "rows": page.held[:MOST_ROWS],
-        "sessions": [rows.session_row(session, page) for session in busy[:MOST_SESSIONS]],
+        "tree": rows.tree_rows(seen.lines, seen.behind, may_signal=True),
+        "rows": seen.held[:MOST_ROWS],
+        "sessions": [rows.session_row(session, seen) for session in busy[:MOST_SESSIONS]],
         "more_sessions": max(0, len(busy) - MOST_SESSIONS),
-        "idle": rows.idle_sessions(page, MOST_SESSIONS),
+        "idle": rows.idle_sessions(seen, MOST_SESSIONS),
         "cannot_signal": missing(request.user, SIGNAL),
         "statements": STATEMENTS,
     }
@@ -94,7 +93,7 @@ def signal(request: HttpRequest) -> HttpResponse:
     require(request.user, SIGNAL)
     values = SignalForm.read(request.POST)
     if values is None:
-        return render(request, "dashboard/signal.html", site_context(request), status=400)
+        return page(request, "dashboard/signal.html", "", {}, status=400)
     back = links.back_to(request, address("admin:ops_locks"))
     lacks_reason = values["action"] == "terminate" and not values["reason"]
     if not values["confirmed"] or lacks_reason:
@@ -126,18 +125,18 @@ def preview(request: HttpRequest, values: dict[str, Any], back: str) -> HttpResp
         values["reason"] = values["reason"] or reason_for(expected)
     reason = ("--reason", values["reason"] or "…") if is_terminate or values["reason"] else ()
     context = {
-        "title": _("End this session?") if is_terminate else _("Cancel this query?"),
         "asked": {**values, "command": signals.shell(values["pid"], started, action, *reason)},
+        "is_terminate": is_terminate,
         "expected": expected,
         "next": back,
         "session": expected.session,
         "work": rows.work_of(expected.work),
         "undoing": signals.undone_work(expected.session, action) if expected.session else "",
         "task_fate": signals.consequence_for_task(expected.work.task) if expected.work.task else "",
-        "fault": _("Ending a session needs a reason, which the audit keeps.") if values["confirmed"] else "",
+        "fault": _("This needs a reason, which the audit keeps.") if values["confirmed"] else "",
     }
-    status = 409 if expected.problem else 200
-    return render(request, "dashboard/signal.html", {**site_context(request), **context}, status=status)
+    title = _("End this session?") if is_terminate else _("Cancel this query?")
+    return page(request, "dashboard/signal.html", title, context, status=409 if expected.problem else 200)
 
 
 def reason_for(expected: signals.Consequences) -> str:

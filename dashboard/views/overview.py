@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, Self, TypeVar
 
 from django.contrib import messages
-from django.db import OperationalError, connection
+from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import URLPattern, path
@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard import charts, series
 from dashboard.attention import failures, inbox, thresholds
 from dashboard.attention.inbox import LASTS, is_too_slow
-from dashboard.attention.queues import COUNT_CAP, numbers
+from dashboard.attention.queues import COUNT_CAP, in_trouble, numbers
 from dashboard.failures import failed_groups, latest_failures
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
@@ -27,24 +27,17 @@ from dashboard.templatetags.rowlock import age
 from dashboard.views.lock_history import parsed
 from tasks.admin.forms import reason_of
 from tasks.admin.rights import missing, require, who
-from tasks.diagnosis import stats
 from tasks.diagnosis.finding import command
 from tasks.diagnosis.stats import Numbers, QueueNumbers
 from tasks.operations.filters import BIGGEST_ID
 from tasks.panels import LONGEST_KEY, AttentionLine, Snapshot
 from tasks.support import reading
 from tasks.support.addresses import address
-from tasks.support.database import fetch
 
 ACKNOWLEDGE, CONFIGURE_ALERTS = "dashboard.acknowledge", "dashboard.configure_alerts"
 SEE_CHARTS, SEE_TASKS = "tasks.view_throughput", "tasks.view_task"
 QUEUES_SHOWN = 100
 FAILURES_SECONDS = 10.0  # the number in the navigation may be as old
-BLOCKED = """
-SELECT count(*) AS blocked FROM pg_stat_activity
-WHERE datname = current_database() AND backend_type = 'client backend' AND wait_event_type = 'Lock'
-"""
-
 T = TypeVar("T")
 
 
@@ -56,18 +49,14 @@ class Counts(NamedTuple):
     failures: int = 0
 
 
-def counts() -> Counts:
-    return Counts(stats.stuck(cap=COUNT_CAP), fetch(connection, BLOCKED)[0]["blocked"])
-
-
 def counts_for(request: HttpRequest) -> Counts:
     """Take the counts from data that this request already has, else query them; zero for what timed out."""
     snapshot = snapshots.of(request)
     if snapshot.knows(numbers) and snapshot.knows(activity.read):
         stale = sum(queue.stale for queue in snapshot.once(numbers).queues)
         return Counts(stale, len(snapshot.once(activity.read).blocked), failures_open(snapshot))
-    if found := unless_slow(snapshot, counts):
-        return found._replace(failures=failures_open(snapshot))
+    if found := unless_slow(snapshot, in_trouble):
+        return Counts(found.stuck, found.blocked, failures_open(snapshot))
     seen = unless_slow(snapshot, activity.read)  # from catalogs, in case the tasks are locked
     return Counts(blocked=len(seen.blocked) if seen else 0)
 

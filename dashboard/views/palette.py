@@ -6,6 +6,7 @@ word: `order 12` lists the order before the task and the session of that number.
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
@@ -20,7 +21,7 @@ from dashboard import links
 from dashboard.locks.limits import Names
 from dashboard.task_pages.listing import known_queues
 from tasks import panels
-from tasks.models import Schedule, Task
+from tasks.models import ArchivedTask, Schedule, Task
 from tasks.panels import WatchedModel
 from tasks.support.addresses import address
 from tasks.support.database import fetch
@@ -98,7 +99,8 @@ def pages(text: str, user: AbstractBaseUser | AnonymousUser) -> Iterator[tuple[s
 
 
 def task(number: str) -> Found:
-    for row in Task.objects.filter(pk=number).values("pk", "task_path", "status"):
+    known = (model._default_manager.filter(pk=number) for model in (Task, ArchivedTask))
+    for row in chain.from_iterable(found.values("pk", "task_path", "status") for found in known):
         label = _("Task #%(id)s %(name)s") % {"id": row["pk"], "name": row["task_path"].rpartition(".")[2]}
         yield f"{label} · {row['status']}", address("admin:tasks_task_change", row["pk"])
 
@@ -141,7 +143,7 @@ def functions(text: str) -> Found:
 def of_numbers() -> Iterator[Source]:
     """The sources of numbers."""
     panels.load()
-    yield Source("tasks.view_task", ("tasks_task",), task)
+    yield Source("tasks.view_task", ("tasks_task", "tasks_archive"), task)
     yield Source("dashboard.view_backend", (), session)
     for one in panels.WATCHED:
         yield Source(one.permission, (one.model._meta.db_table,), partial(watched, one))

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, redirect
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
@@ -15,10 +15,10 @@ from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.schedules import SEE as SEE_SCHEDULES
 from dashboard.schedules import actions, editor, rows, timeline
-from dashboard.site import site_context
+from dashboard.site import page
 from dashboard.views.overview import unless_slow
 from tasks.admin.forms import OptionField, PreviewedForm, WholeNumberField
-from tasks.admin.rights import missing, require, who
+from tasks.admin.rights import lacking, missing, require, who
 from tasks.commands import types
 from tasks.diagnosis.finding import command
 from tasks.models import CommandRun
@@ -66,10 +66,10 @@ def schedule(request: HttpRequest) -> HttpResponse:
     if "HX-Request" in request.headers:
         return LIVE.answer(request)
     LIVE.expect(request)
-    context = {**site_context(request), "title": _("Schedules"), **live_context(request)}
+    context = live_context(request)
     if "listing" in context:
         context |= {**line_context(request), "line_seconds": LINE_SECONDS}
-    return render(request, "dashboard/schedule.html", context)
+    return page(request, "dashboard/schedule.html", _("Schedules"), context)
 
 
 def live_context(request: HttpRequest) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def schedules_context(request: HttpRequest) -> dict[str, Any]:
     search, now = rows.Search.of(request.GET), snapshots.of(request).now
     offers = [(offer, rows.in_words(offer.cron, None)) for offer in schedules.offers()]
     found = rows.listing(search, now)
-    return {"search": search, "listing": found, "offers": offers, "now": now, **actions.forbidden(request.user)}
+    return {"search": search, "listing": found, "offers": offers, "now": now, **lacking(request.user, actions.RIGHTS)}
 
 
 LIVE = SharedPart("dashboard/_schedule.html", live_context, every=5, is_apart=True)
@@ -124,8 +124,8 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
     """One run of a command, with its output."""
     require(request.user, SEE)
     found = get_object_or_404(CommandRun, pk=run_id)
-    context = {"title": _("%(name)s, run %(id)d") % {"name": found.name, "id": found.pk}, "run": found}
-    return render(request, "dashboard/command_run.html", {**site_context(request), **context})
+    title = _("%(name)s, run %(id)d") % {"name": found.name, "id": found.pk}
+    return page(request, "dashboard/command_run.html", title, {"run": found})
 
 
 @require_POST
@@ -134,7 +134,7 @@ def release(request: HttpRequest) -> HttpResponse:
     require(request.user, RELEASE)
     values = ReleaseForm.read(request.POST)
     if values is None:
-        return render(request, "dashboard/release.html", site_context(request), status=400)
+        return page(request, "dashboard/release.html", "", {}, status=400)
     name, fence, reason = values["name"], values["fence"], values["reason"]
     back = links.back_to(request, address("admin:ops_schedule"))
     if not values["confirmed"] or not reason:
@@ -142,15 +142,13 @@ def release(request: HttpRequest) -> HttpResponse:
         if holder is not None and holder.fence != fence:
             holder = None
         context = {
-            "title": _("Release this lock?"),
             "asked": values,
             "holder": holder,
             "next": back,
-            "fault": _("Releasing a lock needs a reason, which the audit keeps.") if values["confirmed"] else "",
+            "fault": _("This needs a reason, which the audit keeps.") if values["confirmed"] else "",
             "command": command("release_lock", name, "--fence", str(fence), "--reason", reason or "…"),
         }
-        context = {**site_context(request), **context}
-        return render(request, "dashboard/release.html", context, status=200 if holder else 409)
+        return page(request, "dashboard/release.html", _("Release this lock?"), context, status=200 if holder else 409)
     released = locks.release_lock(name, fence, who(request.user), reason=reason)
     if released.released:
         lock = links.history(audit.lock(name), name)
@@ -166,12 +164,11 @@ def forget(request: HttpRequest) -> HttpResponse:
     require(request.user, FORGET)
     values = ForgetForm.read(request.POST)
     if values is None:
-        return render(request, "dashboard/forget.html", site_context(request), status=400)
+        return page(request, "dashboard/forget.html", "", {}, status=400)
     name = values["name"]
     if not values["confirmed"]:
-        title, shell = _("Stop monitoring this command?"), command("forget_command", name)
-        context = {**site_context(request), "title": title, "asked": values, "command": shell}
-        return render(request, "dashboard/forget.html", context)
+        context = {"asked": values, "command": command("forget_command", name)}
+        return page(request, "dashboard/forget.html", _("Stop monitoring this command?"), context)
     forgotten = locks.forget_command(name, who(request.user), reason=values["reason"])
     text = _("Monitoring of %(name)s has stopped.") if forgotten else _("The command %(name)s was not monitored.")
     messages.success(request, text % {"name": name})

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, QueryDict
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.translation import get_language, ngettext
@@ -20,7 +20,7 @@ from dashboard import links
 from dashboard import stale as stale_tasks
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
-from dashboard.site import site_context
+from dashboard.site import page
 from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of
 from dashboard.task_pages.confirmation import MOST_REFUSALS, listed
 from tasks.admin.forms import PreviewedForm
@@ -59,14 +59,14 @@ def stale(request: HttpRequest) -> HttpResponse:
     try:
         cursor = stale_tasks.Cursor.from_params(request.GET)
     except InvalidFilter as error:
-        return page(request, "dashboard/stale.html", {"fault": str(error)}, status=400)
+        return page(request, "dashboard/stale.html", _("Stuck"), {"fault": str(error)}, status=400)
     is_part = "HX-Request" in request.headers
     if cursor == stale_tasks.Cursor():
         if is_part:
             return LIVE.answer(request)
         LIVE.expect(request)
     template = "dashboard/_stale.html" if is_part else "dashboard/stale.html"
-    return page(request, template, context_of(request, stale_tasks.page_after(cursor)))
+    return page(request, template, _("Stuck"), context_of(request, stale_tasks.page_after(cursor)))
 
 
 def context_of(request: HttpRequest, seen: stale_tasks.Stale) -> dict[str, Any]:
@@ -104,13 +104,13 @@ def take_back(request: HttpRequest) -> HttpResponse:
     require(request.user, TAKE)
     values = TakeBackForm.read(request.POST)
     if values is None:
-        return page(request, "dashboard/take_back.html", {"title": _("Take back")}, status=400)
+        return page(request, "dashboard/take_back.html", _("Take back"), {}, status=400)
     ids, reason = values["worker_ids"], values["reason"]
     back = links.back_to(request, address("admin:ops_stale"))
     if not values["confirmed"] and (found := stale_tasks.preview(ids)).number:
         shell, start = command("recover_tasks", "--reason", reason or "…"), command("run_worker")
-        context = {"title": _("Take these tasks back?"), "asked": values, "found": found, "start": start, "next": back}
-        return page(request, "dashboard/take_back.html", {**context, "command": shell})
+        context = {"asked": values, "found": found, "start": start, "next": back, "command": shell}
+        return page(request, "dashboard/take_back.html", _("Take these tasks back?"), context)
     taken = stale_tasks.take_back(ids, who(request.user), reason=reason)
     snapshots.forget()
     report(request, taken)
@@ -138,8 +138,3 @@ def report(request: HttpRequest, taken: stale_tasks.Taken) -> None:
             others,
         )
         messages.warning(request, text % {"number": others})
-
-
-def page(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    common = {**site_context(request), "title": _("Stuck")}
-    return render(request, template, {**common, **context}, status=status)

@@ -42,7 +42,7 @@ from tasks.operations.workers import (
 )
 from tasks.queue import presence
 from tasks.queue.presence import Life, WorkerState
-from tasks.support import reading
+from tasks.support import database, reading
 from tasks.support.addresses import address
 from tasks.support.database import fetch, is_lock_not_available, session_name
 from tasks.support.reading import Unreadable
@@ -53,7 +53,6 @@ MOST = 200
 ORDER = [*OF_LIFE, Life.ALIVE]  # workers that need attention come first
 SAME_PROCESS_SECONDS = 60.0  # between the start of a process and its row; a later process may have its pid
 
-NOW = "SELECT clock_timestamp() AS now"
 # Sessions of the worker's supervisor and handlers; the page links one of them to the locks.
 SESSIONS = """
 SELECT DISTINCT ON (application_name) application_name, pid, wait_event_type = 'Lock' AS waits
@@ -165,8 +164,7 @@ class Board:
 def board() -> Board:
     """Workers that live or hold tasks, those in trouble first; eight statements."""
     states = sorted(presence.states().values(), key=lambda state: (ORDER.index(state.life), state.id))
-    now = fetch(connection, NOW)[0]["now"]
-    shown = states[:MOST]
+    now, shown = database.now(connection), states[:MOST]
     return Board(now, rows_of(shown, now), len(states) - len(shown))
 
 

@@ -1,5 +1,6 @@
 """Refusals that name the missing right and the groups that have it."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.contrib.auth.models import Group, Permission
@@ -22,6 +23,12 @@ def missing(user: Any, right: str) -> str:
         "groups": ", ".join(groups) or _("nobody"),
     }
     return _("You lack the right %(right)s (“%(name)s”). Groups that have it: %(groups)s.") % values
+
+
+def lacking(user: Any, rights: Iterable[str]) -> dict[str, Any]:
+    """For a page's buttons: those of these rights that the user lacks, and the sentences that say so."""
+    found = {right: text for right in rights if (text := missing(user, right))}
+    return {"missing_rights": found, "forbidden": tuple(found)}
 
 
 def require(user: Any, right: str) -> None:

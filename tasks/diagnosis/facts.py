@@ -15,12 +15,10 @@ from tasks.models import HOLDS_ITS_KEY, Queue, Task, TaskStatus
 from tasks.queue import presence
 from tasks.queue.presence import WorkerState
 from tasks.queue.release import LOCKED
-from tasks.support import audit
+from tasks.support import audit, database
 from tasks.support.database import fetch, session_name
 
 COUNT_CAP = 1000
-
-NOW = "SELECT clock_timestamp() AS now"
 
 # The holder of each key, as in the claim: the running row, else the earliest unfinished one.
 KEYS = """
@@ -157,7 +155,7 @@ def gather(tasks: Iterable[Task], *, always_workers: bool = False, always_locks:
     unfinished = [task for task in tasks if task.status in HOLDS_ITS_KEY]
     # Workers are read before the clock, so that no age of theirs is negative.
     workers = presence.states() if unfinished or always_workers else {}
-    now: datetime = fetch(connection, NOW)[0]["now"]
+    now = database.now(connection)
     errors = _errors(tasks)
     return Facts(
         now=now,

@@ -13,6 +13,7 @@ import psycopg
 from tasks.framework import payload
 from tasks.framework.context import current
 from tasks.support import tracing
+from tasks.support.reading import one_line
 
 WITHHELD = "[redacted]"
 
@@ -35,11 +36,16 @@ class RunningFilter(logging.Filter):
 class LineFormatter(logging.Formatter):
     """Keeps an error's class, message with the constraint's name, and traceback; withholds its DETAIL and CONTEXT.
 
-    Where payloads are encrypted, it withholds a handler's arguments from the lines that the handler logs.
+    Where payloads are encrypted, it withholds a handler's arguments from the lines that the handler logs. Texts of
+    others begin no line and control no terminal: a message is one line, the lines of a traceback are indented.
     """
 
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return one_line(withheld(super().formatMessage(record), record))
+
     def format(self, record: logging.LogRecord) -> str:
-        return withheld(super().format(record), record)
+        first, *others = withheld(super().format(record), record).split("\n")
+        return "\n  ".join((first, *map(one_line, others)))
 
 
 class JsonFormatter(logging.Formatter):

@@ -1,7 +1,7 @@
 """The tables of the queue, of the locks and of what operators did. The contract fixes each column's meaning."""
 
-from tasks.models.limit import Bucket as Bucket
-from tasks.models.limit import Limit as Limit
+from tasks.models.archive import ArchivedTask as ArchivedTask
+from tasks.models.archive import find_task as find_task
 from tasks.models.lock import CommandRun as CommandRun
 from tasks.models.lock import ExpectedCommand as ExpectedCommand
 from tasks.models.lock import Lock as Lock
@@ -22,15 +22,17 @@ from tasks.models.task import ONE_PER_SLOT as ONE_PER_SLOT
 from tasks.models.task import ONE_PER_UNIQUE_KEY as ONE_PER_UNIQUE_KEY
 from tasks.models.task import SLOTS as SLOTS
 from tasks.models.task import Attempt as Attempt
+from tasks.models.task import Bucket as Bucket
+from tasks.models.task import Limit as Limit
 from tasks.models.task import Queue as Queue
 from tasks.models.task import RefusedWrite as RefusedWrite
 from tasks.models.task import Task as Task
 from tasks.models.task import TaskQuerySet as TaskQuerySet
 from tasks.models.task import TaskStatus as TaskStatus
 from tasks.models.task import UniqueWhile as UniqueWhile
-from tasks.models.telling import AttemptLog as AttemptLog
-from tasks.models.telling import Progress as Progress
+from tasks.models.worker import AttemptLog as AttemptLog
 from tasks.models.worker import Epoch as Epoch
+from tasks.models.worker import Progress as Progress
 from tasks.models.worker import RecoveryFailure as RecoveryFailure
 from tasks.models.worker import Throughput as Throughput
 from tasks.models.worker import ThroughputSlot as ThroughputSlot

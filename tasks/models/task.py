@@ -1,4 +1,4 @@
-"""Tasks, their queues, their attempts, and the writes that came too late."""
+"""Tasks, their queues and limits, their attempts, and the writes that came too late."""
 
 from datetime import timedelta
 from typing import Self
@@ -81,8 +81,8 @@ class TaskQuerySet(models.QuerySet["Task"]):
         return self.filter(status__in=HOLDS_ITS_KEY)
 
 
-class Task(Viewable):
-    """One task. `version` is the fence: the database raises it on every update, also from outside Rowlock."""
+class TaskColumns(Viewable):
+    """The columns of a task, in the queue and in the archive."""
 
     task_path = models.TextField()
     queue_name = models.TextField(db_default="default")
@@ -113,6 +113,16 @@ class Task(Viewable):
     queue_slot = models.SmallIntegerField(null=True, blank=True)  # of its queue, if that is limited
     # The trace that enqueued it, in W3C's form; null: it was enqueued outside any.
     traceparent = models.TextField(null=True, blank=True)  # noqa: DJ001
+
+    class Meta(Viewable.Meta):
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"#{self.pk} {self.task_path}"
+
+
+class Task(TaskColumns):
+    """One task. `version` is the fence: the database raises it on every update, also from outside Rowlock."""
 
     objects = TaskQuerySet.as_manager()
 
@@ -209,9 +219,6 @@ class Task(Viewable):
             models.CheckConstraint(condition=Q(traceparent__regex=TRACEPARENT), name="tasks_task_traceparent_form"),
         ]
 
-    def __str__(self) -> str:
-        return f"#{self.pk} {self.task_path}"
-
 
 class Queue(Viewable):
     """Operators' settings of a queue. A queue without a row is not paused and recovers automatically."""
@@ -246,6 +253,48 @@ class Queue(Viewable):
         ]
         # A claim looks for the queues with a limit first, and there are few.
         indexes = [models.Index(fields=["name"], condition=HAS_LIMIT, name="tasks_queue_limited")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Limit(Viewable):
+    """An operator's setting for a key. It applies to every task whose concurrency key or rate key this is.
+
+    A null limits nothing by itself: what the task declares applies then.
+    """
+
+    key = models.TextField(primary_key=True)
+    max_running = models.SmallIntegerField(null=True, blank=True)  # of the tasks that have it as concurrency key
+    rate = models.IntegerField(null=True, blank=True)  # starts in each period
+    period_seconds = models.IntegerField(null=True, blank=True)
+    paused = models.BooleanField(db_default=False)
+    paused_at = models.DateTimeField(null=True, blank=True)
+    paused_by = models.TextField(db_default="", blank=True)
+
+    class Meta(Viewable.Meta):
+        permissions = [("configure_limit", _("Can change and pause limits"))]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(max_running__isnull=True) | Q(max_running__gte=1, max_running__lte=SLOTS),
+                name="tasks_limit_max_running_in_range",
+            ),
+            models.CheckConstraint(condition=RATE_IN_RANGE, name="tasks_limit_rate_in_range"),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class Bucket(Viewable):
+    """When a rate allows its next start: `next_at`, which each start moves one interval on. No row is a full bucket.
+
+    Source: the virtual scheduling of the generic cell rate algorithm (ITU-T I.371). One row per rate, apart from what
+    operators edit, so that claims lock none of that.
+    """
+
+    name = models.TextField(primary_key=True)  # key:NAME or queue:NAME
+    next_at = models.DateTimeField()
 
     def __str__(self) -> str:
         return self.name

@@ -5,13 +5,14 @@ Every function takes `who` and writes one intervention for each thing that it ch
 seconds for a lock on a whole table.
 """
 
+from tasks.operations.archive import archive_tasks, drop_months
+from tasks.operations.archived import run_again
 from tasks.operations.cancel import Cancel, await_cancelled, cancel
 from tasks.operations.edit import Edit, edit
 from tasks.operations.enqueue import enqueue
-from tasks.operations.limits import set_limit, set_queue_limit
 from tasks.operations.prune import prune_history, prune_tasks
 from tasks.operations.quarantine import PutBack, Quarantine, quarantine
-from tasks.operations.queues import pause, resume, set_objective
+from tasks.operations.queues import pause, resume, set_limit, set_objective, set_queue_limit
 from tasks.operations.recover import Recover, recover
 from tasks.operations.requeue import Requeue, requeue
 from tasks.operations.verb import Progress, Result, Selection, Settings, Verb, short_waits
@@ -29,8 +30,10 @@ __all__ = [
     "Selection",
     "Settings",
     "Verb",
+    "archive_tasks",
     "await_cancelled",
     "cancel",
+    "drop_months",
     "edit",
     "enqueue",
     "pause",
@@ -41,6 +44,7 @@ __all__ = [
     "release_unstarted",
     "requeue",
     "resume",
+    "run_again",
     "set_limit",
     "set_objective",
     "set_queue_limit",

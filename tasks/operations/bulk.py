@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from django.db import OperationalError, connection, connections
+from django.db import connection, connections
 from django.db.models import Count, Max
-from django.db.transaction import atomic
 
 from tasks import operations
 from tasks.framework.declaration import PostgresTask
 from tasks.models import BulkRun, Task, TaskStatus
 from tasks.operations import tokens
 from tasks.operations.filters import TaskFilter
+from tasks.operations.search import until
 from tasks.operations.verb import CHUNK, Result, Settings, Share, short_waits
 from tasks.support import audit
 from tasks.support.audit import Change, Who
@@ -27,8 +27,6 @@ FIRST_WINDOW = 50_000  # ids
 WINDOW_GROWTH = 4
 SECONDS = 1.5
 MOST_READ = 10_000  # rows whose arguments are read, for a text filter
-QUERY_CANCELED = "57014"
-LIMIT_STATEMENT = "SELECT set_config('statement_timeout', %(milliseconds)s::text, true)"
 EXAMPLES = 5  # refused ids kept for each code
 Numbers = dict[str, int]
 
@@ -109,22 +107,15 @@ def _count_each(chosen: TaskFilter, upto: int, deadline: float) -> Counter[str] 
 
 def _count(chosen: TaskFilter, deadline: float) -> Counter[str] | None:
     """Matches by status; None when the time is over or too many rows would have to be read."""
-    milliseconds = int(1000 * (deadline - time.monotonic()))
-    if milliseconds <= 0:
+    if not chosen.text:
+        counts = chosen.queryset().order_by().values("status").annotate(number=Count("pk"))
+        rows = until(deadline, lambda: list(counts))
+        return None if rows is None else Counter({row["status"]: row["number"] for row in rows})
+    # Row by row, because a count of matches in redacted arguments would reveal them.
+    tasks = until(deadline, lambda: list(chosen.queryset()[: MOST_READ + 1]))
+    if tasks is None or len(tasks) > MOST_READ:
         return None
-    try:
-        with atomic(), connection.cursor() as cursor:
-            cursor.execute(LIMIT_STATEMENT, {"milliseconds": str(milliseconds)})
-            if not chosen.text:
-                rows = chosen.queryset().order_by().values("status").annotate(number=Count("pk"))
-                return Counter({row["status"]: row["number"] for row in rows})
-            # Row by row, because a count of matches in redacted arguments would reveal them.
-            tasks = list(chosen.queryset()[: MOST_READ + 1])
-            return Counter(task.status for task in tasks if chosen.shows(task)) if len(tasks) <= MOST_READ else None
-    except OperationalError as error:
-        if getattr(error.__cause__, "sqlstate", None) != QUERY_CANCELED:
-            raise
-        return None
+    return Counter(task.status for task in tasks if chosen.shows(task))
 
 
 def request(action: str, chosen: TaskFilter, upto: int, settings: Settings, who: Who, token: str) -> int:

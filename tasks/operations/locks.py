@@ -8,7 +8,7 @@ from django.db import connection
 from tasks.exceptions import LockUnavailable
 from tasks.locking.named import backends
 from tasks.locking.named.holder import Holder, Life
-from tasks.models import Lock
+from tasks.models import ExpectedCommand, Lock
 from tasks.operations.verb import short_waits
 from tasks.support import audit
 from tasks.support.audit import Change, Who
@@ -26,8 +26,6 @@ WITH freed AS (
 )
 SELECT pg_notify(rowlock_lock_channel(), name) FROM freed
 """
-
-FORGET = "DELETE FROM tasks_expectedcommand WHERE name = %(name)s::text"
 
 
 @dataclass(frozen=True)
@@ -82,9 +80,8 @@ def release_lock(name: str, fence: int, who: Who, *, reason: str = "", dry_run: 
 
 def forget_command(name: str, who: Who, *, reason: str = "", dry_run: bool = False) -> bool:
     """Stop monitoring this command; True if it was monitored."""
-    with short_waits(rollback=dry_run), connection.cursor() as cursor:
-        cursor.execute(FORGET, {"name": name})
-        was_expected = bool(cursor.rowcount)
+    with short_waits(rollback=dry_run):
+        was_expected = bool(ExpectedCommand.objects.filter(pk=name).delete()[0])
         if was_expected:
             audit.record(connection, who, "forget", [Change(audit.command(name))], reason)
     return was_expected

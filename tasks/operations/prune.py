@@ -10,9 +10,10 @@ from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from django.db import connection
+from psycopg import sql
 
 from tasks.models import FINISHED
 from tasks.operations.verb import Progress, go_on, short_waits
@@ -73,20 +74,22 @@ SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS 
     (SELECT min(at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
 """
 
-PRUNE_REFUSED_WRITES = """
+# Of a table whose rows need nothing else than to have ended long ago.
+PRUNE_ENDED = """
 WITH page AS MATERIALIZED (
-    SELECT id, at FROM tasks_refusedwrite WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
+    SELECT id, {begun} AS begun, {ended} AS ended FROM {table}
+    WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
 ), doomed AS MATERIALIZED (
-    SELECT refused.id FROM page JOIN tasks_refusedwrite AS refused ON refused.id = page.id
-    WHERE page.at < statement_timestamp() - %(age)s::interval FOR UPDATE OF refused SKIP LOCKED
+    SELECT old.id FROM page JOIN {table} AS old ON old.id = page.id
+    WHERE page.ended < statement_timestamp() - %(age)s::interval FOR UPDATE OF old SKIP LOCKED
 ), deleted AS (
-    DELETE FROM tasks_refusedwrite USING doomed WHERE tasks_refusedwrite.id = doomed.id RETURNING tasks_refusedwrite.id
+    DELETE FROM {table} AS old USING doomed WHERE old.id = doomed.id RETURNING old.id
 )
 SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
-    (SELECT min(at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
+    (SELECT min(begun) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
 """
 
-# Only minutes that the totals already include: see tasks/rollup.
+# Only minutes that the totals already include: see tasks/queue/throughput.py.
 PRUNE_THROUGHPUT = """
 WITH page AS MATERIALIZED (
     SELECT id, minute FROM tasks_throughput WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
@@ -119,19 +122,6 @@ WITH doomed AS MATERIALIZED (
 SELECT count(*) AS deleted, false AS is_old, 0 AS last_id FROM deleted
 """
 
-PRUNE_COMMAND_RUNS = """
-WITH page AS MATERIALIZED (
-    SELECT id, started_at FROM tasks_commandrun WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
-), doomed AS MATERIALIZED (
-    SELECT run.id FROM page JOIN tasks_commandrun AS run ON run.id = page.id
-    WHERE run.finished_at < statement_timestamp() - %(age)s::interval FOR UPDATE OF run SKIP LOCKED
-), deleted AS (
-    DELETE FROM tasks_commandrun USING doomed WHERE tasks_commandrun.id = doomed.id RETURNING tasks_commandrun.id
-)
-SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
-    (SELECT min(started_at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
-"""
-
 # The latest tick of a schedule stays: it says what came last.
 PRUNE_TICKS = """
 WITH page AS MATERIALIZED (
@@ -146,19 +136,6 @@ WITH page AS MATERIALIZED (
 )
 SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
     (SELECT min(made_at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
-"""
-
-PRUNE_BULK_RUNS = """
-WITH page AS MATERIALIZED (
-    SELECT id, created_at FROM tasks_bulkrun WHERE id > %(after)s::bigint ORDER BY id LIMIT %(window)s::int
-), doomed AS MATERIALIZED (
-    SELECT run.id FROM page JOIN tasks_bulkrun AS run ON run.id = page.id
-    WHERE run.finished_at < statement_timestamp() - %(age)s::interval FOR UPDATE OF run SKIP LOCKED
-), deleted AS (
-    DELETE FROM tasks_bulkrun USING doomed WHERE tasks_bulkrun.id = doomed.id RETURNING tasks_bulkrun.id
-)
-SELECT (SELECT max(id) FROM page) AS last_id, (SELECT count(*) FROM deleted) AS deleted,
-    (SELECT min(created_at) FROM page) < statement_timestamp() - %(age)s::interval AS is_old
 """
 
 # Fences come from a sequence: they grow even for a name whose row is gone. Names have no order in time, so all of them
@@ -193,17 +170,24 @@ class History(NamedTuple):
     table: str
     statement: str
 
+    @classmethod
+    def of_ended(cls, name: str, table: str, ended: str, begun: str = "") -> Self:
+        """Of a table whose rows say in these columns when they ended and began."""
+        names = {"table": table, "ended": ended, "begun": begun or ended}
+        statement = sql.SQL(PRUNE_ENDED).format(**{part: sql.Identifier(name) for part, name in names.items()})
+        return cls(name, table, statement.as_string())
+
 
 MODULES: list[str] = []  # of other apps
 # Workers come last: the rows that named them may have just been deleted.
 HISTORY = [
     History("attempts", "tasks_attempt", PRUNE_ATTEMPTS),
     History("lines", "tasks_attemptlog", PRUNE_LINES),
-    History("refused_writes", "tasks_refusedwrite", PRUNE_REFUSED_WRITES),
+    History.of_ended("refused_writes", "tasks_refusedwrite", "at"),
     History("throughput", "tasks_throughput", PRUNE_THROUGHPUT),
-    History("command_runs", "tasks_commandrun", PRUNE_COMMAND_RUNS),
+    History.of_ended("command_runs", "tasks_commandrun", "finished_at", "started_at"),
     History("ticks", "tasks_tick", PRUNE_TICKS),
-    History("bulk_runs", "tasks_bulkrun", PRUNE_BULK_RUNS),
+    History.of_ended("bulk_runs", "tasks_bulkrun", "finished_at", "created_at"),
     History("locks", "tasks_lock", PRUNE_LOCKS),
     History("buckets", "tasks_bucket", PRUNE_BUCKETS),
     History("workers", "tasks_worker", PRUNE_WORKERS),

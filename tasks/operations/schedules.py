@@ -21,7 +21,7 @@ from tasks.operations.verb import short_waits
 from tasks.queue import wakeup
 from tasks.schedule import ticks
 from tasks.schedule.declared import GONE
-from tasks.support import audit, reading
+from tasks.support import audit, database, reading
 from tasks.support.audit import Change, Who
 from tasks.support.database import fetch, sqlstate, transaction
 from tasks.support.recurrence import MISSED, OVERLAP, Forecast, InvalidSchedule, Recurrence, recurrence
@@ -31,10 +31,6 @@ WHEN = ("cron", "every_seconds", "timezone")
 DEFAULTS: dict[str, Any] = {"cron": None, "every": None, "args": [], "kwargs": {}}
 UNIQUE_VIOLATION = "23505"
 
-NOW = "SELECT statement_timestamp() AS now"
-PAUSE = "UPDATE tasks_schedule SET paused = true, paused_by = %(actor)s::text WHERE name = %(name)s::text"
-RESUME = "UPDATE tasks_schedule SET paused = false WHERE name = %(name)s::text"
-DELETE = "DELETE FROM tasks_schedule WHERE name = %(name)s::text"
 
 # The row as `ticks.enqueue` reads it, locked.
 TO_RUN = """
@@ -111,8 +107,7 @@ def find(name: str) -> Schedule:
 
 def now() -> datetime:
     """The database's clock."""
-    at: datetime = fetch(connection, NOW)[0]["now"]
-    return at
+    return database.now(connection)
 
 
 def is_late(row: Schedule, at: datetime) -> bool:
@@ -196,12 +191,13 @@ def revert(name: str, who: Who, *, edition: int | None = None, reason: str = "",
 
 def pause(name: str, who: Who, *, edition: int | None = None, reason: str = "", dry_run: bool = False) -> bool:
     """No more ticks until `resume`; False if it was paused already."""
-    return _switch(name, who, PAUSE, "pause", edition, reason, dry_run)
+    by = reading.clipped(who.actor, reading.LONGEST_NAME)
+    return _switch(name, who, "pause", {"paused": True, "paused_by": by}, edition, reason, dry_run)
 
 
 def resume(name: str, who: Who, *, edition: int | None = None, reason: str = "", dry_run: bool = False) -> bool:
     """Tick again; `missed` says what becomes of the times of the pause. False if it was not paused."""
-    return _switch(name, who, RESUME, "resume", edition, reason, dry_run)
+    return _switch(name, who, "resume", {"paused": False}, edition, reason, dry_run)
 
 
 def run_now(name: str, who: Who, *, edition: int | None = None, reason: str = "", dry_run: bool = False) -> int:
@@ -229,19 +225,19 @@ def delete(name: str, who: Who, *, edition: int | None = None, reason: str = "",
                 f"Schedule {name} is declared in code and would be back when the next worker starts: pause it, or "
                 "remove its declaration first."
             )
-        with connection.cursor() as cursor:
-            cursor.execute(DELETE, {"name": name})
+        Schedule.objects.filter(pk=name).delete()
         audit.record(connection, who, "delete", [Change(audit.schedule(name), row.version)], reason)
     return True
 
 
-def _switch(name: str, who: Who, statement: str, action: str, edition: int | None, reason: str, dry_run: bool) -> bool:
+def _switch(
+    name: str, who: Who, action: str, values: Mapping[str, Any], edition: int | None, reason: str, dry_run: bool
+) -> bool:
     with short_waits(rollback=dry_run):
         row = _locked(name, edition)
-        if row.paused == (action == "pause"):
+        if row.paused == values["paused"]:
             return False
-        with connection.cursor() as cursor:
-            cursor.execute(statement, {"name": name, "actor": reading.clipped(who.actor, reading.LONGEST_NAME)})
+        Schedule.objects.filter(pk=name).update(**values)
         _record(row, who, action, reason)
     return True
 

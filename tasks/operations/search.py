@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from django.db import OperationalError, connection
 from django.db.models import Max, Min, QuerySet
@@ -35,6 +35,7 @@ WITH RECURSIVE halving (low, high) AS (
 SELECT low AS id FROM halving WHERE low >= high LIMIT 1
 """
 
+T = TypeVar("T")
 TASK_BOUNDS = "SELECT coalesce(min(id), 0) AS lowest, coalesce(max(id), -1) AS highest FROM tasks_task"
 LIMIT_STATEMENT = "SELECT set_config('statement_timeout', %(milliseconds)s::text, true)"
 
@@ -182,14 +183,19 @@ class Search:
         matches = self.chosen.queryset().filter(**limits).order_by("-pk" if direction < 0 else "pk")
         if self.without:
             matches = matches.defer(*self.without)
-        milliseconds = int(1000 * (self.deadline - time.monotonic()))
-        if milliseconds <= 0:
-            return None
-        try:
-            with atomic(), connection.cursor() as cursor:
-                cursor.execute(LIMIT_STATEMENT, {"milliseconds": str(milliseconds)})
-                return list(matches[: self.wanted])
-        except OperationalError as error:
-            if sqlstate(error) != QUERY_CANCELED:
-                raise
-            return None
+        return until(self.deadline, lambda: list(matches[: self.wanted]))
+
+
+def until(deadline: float, read: Callable[[], T]) -> T | None:
+    """The result of `read`, whose statement ends at the deadline (`time.monotonic`); None when the time is over."""
+    milliseconds = int(1000 * (deadline - time.monotonic()))
+    if milliseconds <= 0:
+        return None
+    try:
+        with atomic(), connection.cursor() as cursor:
+            cursor.execute(LIMIT_STATEMENT, {"milliseconds": str(milliseconds)})
+            return read()
+    except OperationalError as error:
+        if sqlstate(error) != QUERY_CANCELED:
+            raise
+        return None

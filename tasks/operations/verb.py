@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 
 from tasks.diagnosis.finding import command, locked_by
 from tasks.locking import rowlocks
-from tasks.models import Task, TaskStatus
+from tasks.models import ArchivedTask, Task, TaskStatus
 from tasks.operations.filters import TaskFilter, among
 from tasks.queue import recovery, wakeup
 from tasks.queue.presence import WorkerState
@@ -66,6 +66,7 @@ class Reason(NamedTuple):
 
 
 MISSING = Reason("missing", gettext_lazy("the task does not exist: it was pruned, or the id is wrong"))
+ARCHIVED = Reason("archived", gettext_lazy("it is archived; its page and `enqueue_task --archived` run it again"))
 UNMATCHED = Reason("unmatched", gettext_lazy("it does not match the filter that was given with its id"))
 LOCKED = Reason("locked", gettext_lazy("another session holds its row at this moment; try again"))
 CHANGED = Reason(
@@ -270,5 +271,8 @@ def _passed_over(chosen: TaskFilter, ids: set[int]) -> dict[int, Refusal]:
         refused[task_id] = replace(refused[task_id], sentence=sentence)
     if chosen.ids:
         refused |= dict.fromkeys(existing - set(refused), Refusal(UNMATCHED.code, str(UNMATCHED.sentence)))
-        refused |= dict.fromkeys(ids - existing, Refusal(MISSING.code, str(MISSING.sentence)))
+        gone = ids - existing
+        archived = ArchivedTask.objects.filter(pk__in=gone).values_list("pk", flat=True) if gone else ()
+        refused |= dict.fromkeys(gone, Refusal(MISSING.code, str(MISSING.sentence)))
+        refused |= dict.fromkeys(archived, Refusal(ARCHIVED.code, str(ARCHIVED.sentence)))
     return refused

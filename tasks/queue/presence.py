@@ -78,7 +78,11 @@ SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stopped_at IS NU
 
 # `objid` is unsigned: the key -5 is stored as 4294967291.
 STATES = """
-WITH held AS MATERIALIZED (
+WITH now AS MATERIALIZED (
+    SELECT extract(epoch FROM pg_postmaster_start_time())::text || '/'
+        || coalesce(extract(epoch FROM stats_reset), 0)::text AS token
+    FROM pg_stat_bgwriter
+), held AS MATERIALIZED (
     SELECT objid::bigint AS key FROM pg_locks
     WHERE locktype = 'advisory' AND objsubid = 2 AND granted
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -86,17 +90,17 @@ WITH held AS MATERIALIZED (
 )
 SELECT asked.id, worker.id IS NOT NULL AS registered,
     EXISTS (SELECT FROM held WHERE held.key = (hashtext(asked.id)::bigint & 4294967295)) AS held,
-    worker.presence_epoch, %(token)s::text AS epoch,
+    worker.presence_epoch, now.token AS epoch,
     extract(epoch FROM clock_timestamp() - worker.heartbeat_at)::float8 AS heartbeat_age_seconds,
     coalesce(worker.lease_seconds, %(lease_seconds)s::float8) AS lease_seconds,
     extract(epoch FROM clock_timestamp() - worker.missing_since)::float8 AS missing_seconds,
-    coalesce((SELECT CASE WHEN epoch.token = %(token)s::text
+    coalesce((SELECT CASE WHEN epoch.token = now.token
                      THEN extract(epoch FROM clock_timestamp() - epoch.first_seen_at)::float8 ELSE 0 END
               FROM tasks_epoch AS epoch), 'infinity')::float8 AS epoch_age_seconds,
     worker.hostname, worker.pid, worker.strategy, worker.queues, worker.task_paths, worker.started_at,
     worker.heartbeat_at, worker.missing_since, worker.stop_requested_at, worker.stopped_at, worker.stop_reason,
     worker.current_task_id, worker.current_since, worker.running_ids
-FROM unnest(%(ids)s::text[]) AS asked (id) LEFT JOIN tasks_worker AS worker ON worker.id = asked.id
+FROM now CROSS JOIN unnest(%(ids)s::text[]) AS asked (id) LEFT JOIN tasks_worker AS worker ON worker.id = asked.id
 """
 
 # A loose index scan: one step for each distinct holder, however many rows each holds.
@@ -255,6 +259,5 @@ def states(ids: Iterable[str] | None = None, connection: Connection | None = Non
     """
     connection = connection or default_connection
     asked = known_ids(connection) if ids is None else list(ids)
-    token = epoch(connection)
-    rows = fetch(connection, STATES, {"ids": asked, "token": token, "lease_seconds": conf.get("LEASE_SECONDS")})
+    rows = fetch(connection, STATES, {"ids": asked, "lease_seconds": conf.get("LEASE_SECONDS")})
     return {row["id"]: WorkerState(**row) for row in rows}

@@ -7,6 +7,7 @@ nobody would be woken. So such a proxy is refused.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from datetime import datetime
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
@@ -89,6 +90,12 @@ def fetch(connection: Connection, sql: str, params: Mapping[str, Any] | None = N
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
         return rows_of(cursor)
+
+
+def now(connection: Connection) -> datetime:
+    """The database's clock, the only one that says what is due."""
+    at: datetime = fetch(connection, "SELECT clock_timestamp() AS at")[0]["at"]
+    return at
 
 
 def execute(connection: Connection, sql: str, params: Mapping[str, Any] | None = None) -> int:

@@ -25,6 +25,8 @@ PLAIN_DECIMAL = re.compile(r"-?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})")
 # Removing the demo deletes its queues' tasks, so nobody may enqueue others there by hand.
 DEMO_QUEUES = "demo-"
 SHOWN = 60
+# How a cell begins that a spreadsheet computes; East Asian ones know the full-width signs too.
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 class Unreadable(RowlockError, ValueError):
@@ -134,3 +136,12 @@ def one_line(text: str) -> str:
     'mail\\nall is well\\x1b[2J'
     """
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def cell(text: str) -> str:
+    """Stored text as one cell of a CSV file: no spreadsheet computes it.
+
+    >>> cell("=1+1")
+    "'=1+1"
+    """
+    return f"'{text}" if text.startswith(FORMULA) else text

@@ -23,6 +23,8 @@ TOKEN = rf"""
 BLOCK_EDGE = re.compile(r"/\*|\*/")
 HIDDEN_LITERAL, HIDDEN_LINE, HIDDEN_BLOCK = f"'{REDACTED}'", f"-- {REDACTED}", f"/* {REDACTED} */"
 CODED_NAME = re.compile(r'[uU]&"')  # U&"p\0061ssword" may be any name
+# A key of Django's sessions is a login; a name that was typed at the login, which axes counts, may be a password.
+LOGIN = re.compile(r"session_?key|django_session|axes_access", re.IGNORECASE)
 SETTERS = ("set", "alter", "create")  # statements that take bare words as values: SET app.token TO hunter2
 
 
@@ -31,7 +33,7 @@ class Unsure(Exception):
 
 
 def redact_query(query: str, *, is_cut: bool = False) -> str:
-    """The statement, but without any literal or comment if it names a secret (`password`) anywhere.
+    """The statement, but without any literal or comment if it names a secret (`password`, `session_key`) anywhere.
 
     All literals go, because any may be the secret: it may stand before the name (`'x' AS password`), inside it
     (`dblink('… password=x')`) or in another list (`INSERT … VALUES`). They also go from a truncated statement
@@ -43,7 +45,7 @@ def redact_query(query: str, *, is_cut: bool = False) -> str:
     >>> redact_query("SELECT 'shown' WHERE id = 7")
     "SELECT 'shown' WHERE id = 7"
     """
-    if not (is_cut or mentions_secret(query) or CODED_NAME.search(query)):
+    if not (is_cut or mentions_secret(query) or LOGIN.search(query) or CODED_NAME.search(query)):
         return query
     try:
         return "".join(_redacted(query))

@@ -8,8 +8,8 @@ name it.
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import TracebackType
 from typing import Any, Self
@@ -37,7 +37,7 @@ def _tracer_of(provider: Any) -> Any:
     return provider.get_tracer("rowlock")
 
 
-def _tracer() -> Any:
+def tracer() -> Any:
     """Our tracer; None while nobody has set a provider: then no span would reach anybody."""
     trace = api()
     if trace is None:
@@ -80,14 +80,14 @@ def _fail(span: Any, error_type: str) -> None:
 @contextmanager
 def publishing(queue_name: str, task_path: str) -> Iterator["Published"]:
     """The span of an enqueue; what the block writes takes `Published.traceparent`."""
-    tracer = _tracer()
-    if tracer is None:
+    ours = tracer()
+    if ours is None:
         running = RUNNING.get()
         yield Published(running.traceparent if running else None)
         return
     trace = api()
     attributes = _attributes("publish", "send", queue_name, task_path)
-    span = tracer.start_span(f"publish {queue_name}", kind=trace.SpanKind.PRODUCER, attributes=attributes)
+    span = ours.start_span(f"publish {queue_name}", kind=trace.SpanKind.PRODUCER, attributes=attributes)
     with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         try:
             yield Published(_traceparent_of(span), span)
@@ -111,67 +111,12 @@ class Published:
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """An attempt while it runs, with its span if somebody records it: `with Running(…) as attempt`."""
+    """An attempt while it runs, as its log lines, its statements and what it enqueues name it."""
 
     task_id: int
     attempt: int
     worker_id: str
-    queue_name: str
-    task_path: str
-    traceparent: str | None  # that of its row, then that of its own span
-    _span: Any = None
-    _scope: Any = None
-    _token: "Token[Running | None] | None" = None
-    _comment: str = field(default="", repr=False)
-
-    def __enter__(self) -> Self:
-        self._token = RUNNING.set(self)
-        tracer = _tracer()
-        if tracer is not None:
-            self._begin(tracer)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._scope is not None:
-            if kind is not None:
-                _fail(self._span, kind.__qualname__)
-            self._scope.__exit__(None, None, None)
-        if self._token is not None:
-            RUNNING.reset(self._token)
-
-    def _begin(self, tracer: Any) -> None:
-        trace = api()
-        attributes = _attributes("process", "process", self.queue_name, self.task_path)
-        attributes["messaging.message.id"] = str(self.task_id)
-        attributes["messaging.client.id"] = self.worker_id
-        attributes["rowlock.attempt"] = self.attempt
-        parent = trace.NonRecordingSpan(_context_of(self.traceparent)) if self.traceparent else trace.INVALID_SPAN
-        self._span = tracer.start_span(
-            f"process {self.queue_name}",
-            context=trace.set_span_in_context(parent),
-            kind=trace.SpanKind.CONSUMER,
-            attributes=attributes,
-        )
-        self.traceparent = _traceparent_of(self._span) or self.traceparent
-        self._scope = trace.use_span(
-            self._span, end_on_exit=True, record_exception=False, set_status_on_exception=False
-        )
-        self._scope.__enter__()
-
-    @property
-    def is_recorded(self) -> bool:
-        return self._span is not None and self._span.is_recording()
-
-    def link(self, earlier: str | None) -> None:
-        """Link the span to that of an earlier attempt."""
-        if earlier and self.is_recorded:
-            self._span.add_link(_context_of(earlier), {"rowlock.link": "earlier attempt"})
-
-    def fail(self, error_type: str, traceback: str) -> None:
-        """Record how the attempt failed; `traceback` is the redacted one, which its row keeps too."""
-        event = {"exception.type": error_type, "exception.stacktrace": traceback}
-        self._span.add_event("exception", event)
-        _fail(self._span, error_type)
+    traceparent: str | None  # that of its row; of its own span, if somebody records it
 
     @property
     def comment(self) -> str:
@@ -179,9 +124,54 @@ class Running:
 
         Empty outside of a trace: the driver would parse the same statement anew for each task, in ten microseconds.
         """
-        if self.traceparent and not self._comment:
-            self._comment = f"/* rowlock task={self.task_id} traceparent={self.traceparent} */ "
-        return self._comment
+        return f"/* rowlock task={self.task_id} traceparent={self.traceparent} */ " if self.traceparent else ""
+
+
+class Recording:
+    """The span of an attempt: `with Recording(tracer, attempt, queue_name, task_path) as span`."""
+
+    def __init__(self, tracer: Any, attempt: Running, queue_name: str, task_path: str) -> None:
+        trace = api()
+        attributes = _attributes("process", "process", queue_name, task_path)
+        attributes["messaging.message.id"] = str(attempt.task_id)
+        attributes["messaging.client.id"] = attempt.worker_id
+        attributes["rowlock.attempt"] = attempt.attempt
+        parent = trace.NonRecordingSpan(_context_of(attempt.traceparent)) if attempt.traceparent else trace.INVALID_SPAN
+        self._span = tracer.start_span(
+            f"process {queue_name}",
+            context=trace.set_span_in_context(parent),
+            kind=trace.SpanKind.CONSUMER,
+            attributes=attributes,
+        )
+        attempt.traceparent = _traceparent_of(self._span) or attempt.traceparent
+        self._scope = trace.use_span(
+            self._span, end_on_exit=True, record_exception=False, set_status_on_exception=False
+        )
+
+    def __enter__(self) -> Self:
+        self._scope.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is not None:
+            _fail(self._span, kind.__qualname__)
+        self._scope.__exit__(None, None, None)
+
+    @property
+    def is_kept(self) -> bool:
+        """False if the tracer has chosen not to keep this span."""
+        return bool(self._span.is_recording())
+
+    def link(self, earlier: str | None) -> None:
+        """Link the span to that of an earlier attempt."""
+        if earlier:
+            self._span.add_link(_context_of(earlier), {"rowlock.link": "earlier attempt"})
+
+    def fail(self, error_type: str, traceback: str) -> None:
+        """Record how the attempt failed; `traceback` is the redacted one, which its row keeps too."""
+        event = {"exception.type": error_type, "exception.stacktrace": traceback}
+        self._span.add_event("exception", event)
+        _fail(self._span, error_type)
 
 
 RUNNING: ContextVar[Running | None] = ContextVar("rowlock_running", default=None)
@@ -191,7 +181,7 @@ def trace_id() -> str:
     """The id of the trace that this thread or coroutine works for; empty if there is none."""
     running = RUNNING.get()
     traceparent = running.traceparent if running else None
-    if traceparent is None and _tracer() is not None:
+    if traceparent is None and tracer() is not None:
         traceparent = _traceparent_of(api().get_current_span())
     return trace_id_of(traceparent)
 
@@ -220,7 +210,7 @@ def name_statements(connection: BaseDatabaseWrapper) -> None:
     prepares stay as they are: it knows them by their text.
     """
     wrappers, options = connection.execute_wrappers, connection.settings_dict["OPTIONS"]
-    if connection.vendor != "postgresql" or options.get("prepare_threshold") is not None or _tracer() is None:
+    if connection.vendor != "postgresql" or options.get("prepare_threshold") is not None or tracer() is None:
         return
     if _execute_named not in wrappers:
         wrappers.insert(0, _execute_named)
@@ -233,5 +223,5 @@ def _execute_named(execute: Callable[..., Any], sql: Any, params: Any, many: boo
 
 def flush() -> None:
     """Export what waits, for at most two seconds: a worker process ends without Python's own clean-up."""
-    if _tracer() is not None and (force := getattr(api().get_tracer_provider(), "force_flush", None)):
+    if tracer() is not None and (force := getattr(api().get_tracer_provider(), "force_flush", None)):
         force(FLUSH_MS)

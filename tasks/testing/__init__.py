@@ -12,12 +12,12 @@ call what waits at their end.
 """
 
 from tasks.testing.clock import advance as advance
-from tasks.testing.enqueueing import assert_enqueued as assert_enqueued
-from tasks.testing.enqueueing import captured_tasks as captured_tasks
-from tasks.testing.enqueueing import enqueued as enqueued
 from tasks.testing.leftovers import LeftBehind as LeftBehind
 from tasks.testing.leftovers import NothingLeftBehind as NothingLeftBehind
+from tasks.testing.running import assert_enqueued as assert_enqueued
+from tasks.testing.running import captured_tasks as captured_tasks
 from tasks.testing.running import eager as eager
+from tasks.testing.running import enqueued as enqueued
 from tasks.testing.running import failing as failing
 from tasks.testing.running import run_all as run_all
 from tasks.testing.running import run_due as run_due

@@ -21,9 +21,8 @@ from tasks.queue import completion, presence, release
 from tasks.queue.completion import RELEASED, Ending, Failure, Flush
 from tasks.queue.reports import Reports
 from tasks.queue.throughput import SumsByQueue
-from tasks.support.database import connect_directly, session_name
 from tasks.worker.leader import HAND_OVER_SECONDS, Leadership
-from tasks.worker.session import Session, readable_within
+from tasks.worker.session import Session, connect, readable_within
 from tasks.worker.shared_state import CANCEL_SECONDS, SharedState
 
 logger = logging.getLogger(__name__)
@@ -201,7 +200,7 @@ class Completer:
                 endings = list(self._endings)
             try:
                 if self.second_session is None or self.second_session.closed:
-                    self.second_session = connect_directly(session_name("worker", self.worker_id))
+                    self.second_session = connect(self.worker_id)
                     self.second_epoch = presence.epoch(self.second_session)
                 if any(ending.epoch not in (None, self.second_epoch) for ending in endings):
                     self._needs_flush = True
@@ -246,7 +245,7 @@ class Completer:
         if not self._endings:
             return
         try:
-            with connect_directly(session_name("worker", self.worker_id), connect_timeout=2) as connection:
+            with connect(self.worker_id) as connection:
                 self.flush(connection)
         except psycopg.Error as error:
             logger.error("worker %s could not say what it had done: %s", self.worker_id, str(error).strip())

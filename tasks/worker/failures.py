@@ -8,7 +8,7 @@ from typing import Any
 
 import tasks
 from tasks.exceptions import TimedOut
-from tasks.framework import backoff
+from tasks.framework import declaration
 from tasks.framework.declaration import PostgresTask
 from tasks.queue.claim import Claim
 from tasks.queue.completion import RELEASED, Failure
@@ -64,9 +64,9 @@ def timed_out(claim_attempt: int, task: PostgresTask, seconds: float) -> Failure
 def retry_seconds(task: PostgresTask, attempt: int) -> float:
     """The task's own backoff, or exponential with jitter; a backoff that itself fails does not lose the failure."""
     if task.backoff is None:
-        return backoff.exponential(attempt)
+        return declaration.exponential(attempt)
     try:
         return max(0.0, float(task.backoff(attempt)))
     except Exception:
         logger.exception("the backoff of %s failed for attempt %s; using the default", task.module_path, attempt)
-        return backoff.exponential(attempt)
+        return declaration.exponential(attempt)

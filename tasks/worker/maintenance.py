@@ -16,9 +16,9 @@ from tasks.framework import declaration
 from tasks.queue import completion, presence, recovery, release, set_aside, throughput, wakeup
 from tasks.queue.completion import Failure
 from tasks.queue.set_aside import Writes
+from tasks.schedule.declared import Scheduler
 from tasks.support.database import connect_directly, fetch
 from tasks.worker import failures
-from tasks.worker.scheduler import Scheduler
 from tasks.worker.session import listen
 from tasks.worker.shared_state import Running, SharedState
 

@@ -9,7 +9,6 @@ from tasks.framework import declaration
 from tasks.framework.declaration import PostgresTask
 from tasks.queue.claim import Claim
 from tasks.queue.completion import Ending
-from tasks.worker import run
 from tasks.worker.complete import Background
 from tasks.worker.leader import drain
 from tasks.worker.pool import Job, Pool
@@ -109,7 +108,7 @@ class PooledProcess(WorkerProcess):
 
     def run_batch(self, batch: list[Claim]) -> None:
         """Hand the claimed tasks to the pool; give back what cannot begin soon."""
-        self.runner.is_heard = run.are_heard()
+        self.runner.look_around()
         found = [(claim, declaration.find(claim.task_path)) for claim in batch]
         able = [(claim, task) for claim, task in found if task is not None and not claim.is_locked()]
         jobs = [Job(claim, task, self.runner.relaxes(task)) for claim, task in able]

@@ -19,7 +19,7 @@ from tasks.queue import release, reports
 from tasks.queue.claim import Claim
 from tasks.queue.strategies import STRATEGIES
 from tasks.support import tracing
-from tasks.worker import connections, run
+from tasks.worker import connections
 from tasks.worker.complete import Background, Completer
 from tasks.worker.fetch import Fetcher
 from tasks.worker.leader import Leadership, LeaderToken, drain
@@ -80,7 +80,7 @@ class WorkerProcess:
         if not self.session.open(lambda connection: register(connection, self.worker_id, self.options)):
             return ID_TAKEN
         self.state.registered = 1
-        self.runner.is_heard = run.are_heard()
+        self.runner.look_around()
         connections.watch()
         capture_logs()
         self.background.start()

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -82,16 +82,21 @@ class Runner:
         self.epoch = epoch
         self.earlier_span = earlier_span
         self.holds_row = holds_row
-        self.is_heard = True
+        self.look_around()
         # A transaction that holds the row writes the completion, which is never relaxed. A pooling proxy would lend the
         # relaxed session to others.
         self.may_relax = not holds_row and not conf.get("DIRECT_DATABASE_URL")
         self.relaxes_all: bool = conf.get("RELAXED_COMMIT")
 
     def begin_batch(self) -> None:
-        """Look who hears the signals, and close old connections."""
-        self.is_heard = are_heard()
+        """Look who hears and who traces, and close old connections."""
+        self.look_around()
         connections.refresh()
+
+    def look_around(self) -> None:
+        """Look whether somebody hears the signals and whether somebody traces: for each task it would cost too much."""
+        self.is_heard = are_heard()
+        self.tracer = tracing.tracer()
 
     def relaxes(self, task: PostgresTask) -> bool:
         """True if the handler's own commits need not wait for the disk, because that of its completion does."""
@@ -99,15 +104,22 @@ class Runner:
 
     def run(self, claim: Claim, task: PostgresTask) -> Ending:
         """Run the handler of one claim to its end; an exception of the handler is its outcome, never the caller's."""
-        with self._running(claim) as attempt:
-            attempt.link(self._earlier_span(attempt))
-            return _recorded(attempt, self._run(claim, task))
+        run = self._run_of(claim, task)
+        token = tracing.RUNNING.set(run)
+        try:
+            if self.tracer is None:
+                return self._run(run)
+            with self._recording(run) as span:
+                if self._wants_link(run, span):
+                    span.link(self._earlier_span(run))
+                return _recorded(run, span, self._run(run))
+        finally:
+            tracing.RUNNING.reset(token)
 
-    def _run(self, claim: Claim, task: PostgresTask) -> Ending:
-        started = time.monotonic()
-        run = self._prepare(claim, task, started)
-        if isinstance(run, Ending):
-            return run
+    def _run(self, run: "_Run") -> Ending:
+        claim, task, started = run.claim, run.task, time.monotonic()
+        if unreadable := run.read_arguments():
+            return run.end(started, failure=unreadable)
         epoch = None
         if self.relaxes(task):
             connections.relax(True)
@@ -130,22 +142,23 @@ class Runner:
         else:
             if self.is_heard:
                 run.finish(TaskResultStatus.SUCCESSFUL)
-        failure = run.end_report(failure)
-        value = None if failure else return_value
-        return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), value, failure, epoch)
+        return run.end(started, return_value, failure, epoch)
 
     async def run_coroutine(self, claim: Claim, task: PostgresTask, was_ended: Callable[[], Failure | None]) -> Ending:
         """Run an `async def` handler on this thread's event loop; `was_ended`: why we cancelled it, if we did."""
-        with self._running(claim) as attempt:
-            if attempt.is_recorded and attempt.attempt > 1:
-                attempt.link(await asyncio.to_thread(self._earlier_span, attempt))
-            return _recorded(attempt, await self._run_coroutine(claim, task, was_ended))
+        run = self._run_of(claim, task)
+        tracing.RUNNING.set(run)  # each coroutine has a context of its own
+        if self.tracer is None:
+            return await self._run_coroutine(run, was_ended)
+        with self._recording(run) as span:
+            if self._wants_link(run, span):
+                span.link(await asyncio.to_thread(self._earlier_span, run))
+            return _recorded(run, span, await self._run_coroutine(run, was_ended))
 
-    async def _run_coroutine(self, claim: Claim, task: PostgresTask, was_ended: Callable[[], Failure | None]) -> Ending:
-        started = time.monotonic()
-        run = self._prepare(claim, task, started)
-        if isinstance(run, Ending):
-            return run
+    async def _run_coroutine(self, run: "_Run", was_ended: Callable[[], Failure | None]) -> Ending:
+        claim, task, started = run.claim, run.task, time.monotonic()
+        if unreadable := run.read_arguments():
+            return run.end(started, failure=unreadable)
         epoch = self.epoch() if self.relaxes(task) else None
         return_value, failure = None, None
         has_guests = self.is_heard and have_guests()  # they may use the database, which a coroutine may not
@@ -156,7 +169,7 @@ class Runner:
                 task_started.send(run.sender, task_result=run.result)
             if run.may_resume:
                 run.state = await asyncio.to_thread(self.checkpoint, claim.id)
-            current.set(run.report)  # each coroutine has a context of its own
+            current.set(run.report)
             return_value = run.encode(await task.func(*run.context, *run.args, **run.kwargs))
             if was_ended():
                 raise asyncio.CancelledError
@@ -167,33 +180,24 @@ class Runner:
         else:
             if self.is_heard:
                 await run.finish_coroutine(TaskResultStatus.SUCCESSFUL, has_guests=has_guests)
-        failure = run.end_report(failure)
-        value = None if failure else return_value
-        return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), value, failure, epoch)
+        return run.end(started, return_value, failure, epoch)
 
-    def _running(self, claim: Claim) -> tracing.Running:
-        return tracing.Running(
-            claim.id, claim.attempt, self.worker_id, claim.queue_name, claim.task_path, claim.traceparent
-        )
+    def _run_of(self, claim: Claim, task: PostgresTask) -> "_Run":
+        return _Run(claim.id, claim.attempt, self.worker_id, claim.traceparent, claim, task, self)
 
-    def _earlier_span(self, attempt: tracing.Running) -> str | None:
-        """The span of the latest attempt that has failed, if this one is recorded. A link is no reason to fail."""
-        if attempt.attempt == 1 or not attempt.is_recorded:
-            return None
+    def _recording(self, run: "_Run") -> tracing.Recording:
+        return tracing.Recording(self.tracer, run, run.claim.queue_name, run.claim.task_path)
+
+    def _wants_link(self, run: "_Run", span: tracing.Recording) -> bool:
+        return run.attempt > 1 and span.is_kept
+
+    def _earlier_span(self, run: "_Run") -> str | None:
+        """The span of the latest attempt that has failed. A link is no reason to fail."""
         try:
-            return self.earlier_span(attempt.task_id)
+            return self.earlier_span(run.task_id)
         except psycopg.Error as error:
-            logger.warning("task %s is traced without its earlier attempt: %s", attempt.task_id, str(error).strip())
+            logger.warning("task %s is traced without its earlier attempt: %s", run.task_id, str(error).strip())
             return None
-
-    def _prepare(self, claim: Claim, task: PostgresTask, started: float) -> "_Run | Ending":
-        """The run of a claim; its end already if nobody can read the arguments."""
-        try:
-            args, kwargs = claim.arguments()
-        except (ValueError, RecursionError) as error:  # a program that is not Python may have written them
-            unreadable = failures.describe(error, claim, task, [], {})
-            return Ending(claim.id, claim.version, claim.attempt, started, time.monotonic(), failure=unreadable)
-        return _Run(claim, task, self, args, kwargs)
 
     def clean_up(self) -> None:
         """Leave this thread's connections usable after a handler that failed."""
@@ -226,24 +230,24 @@ class Runner:
         return return_value
 
 
-def _recorded(attempt: tracing.Running, ending: Ending) -> Ending:
+def _recorded(run: "_Run", span: tracing.Recording, ending: Ending) -> Ending:
     """The ending, with its failure in the span and the span in its failure."""
     failure = ending.failure
-    if failure is not None and attempt.is_recorded:
-        attempt.fail(failure.exception_class or failure.outcome, failure.traceback)
-        ending.failure = replace(failure, traceparent=attempt.traceparent)
+    if failure is not None and span.is_kept:
+        span.fail(failure.exception_class or failure.outcome, failure.traceback)
+        ending.failure = replace(failure, traceparent=run.traceparent)
     return ending
 
 
 @dataclass(slots=True, eq=False)
-class _Run:
+class _Run(tracing.Running):
     """The handler's call, and the framework's result of it, which is made when somebody reads it."""
 
     claim: Claim
     task: PostgresTask
     runner: Runner
-    args: list[Any]
-    kwargs: dict[str, Any]
+    args: list[Any] = field(init=False)
+    kwargs: dict[str, Any] = field(init=False)
     state: Any = None  # the last checkpoint of an earlier attempt
     _report: Report | None = None
     _result: TaskResult | None = None
@@ -286,12 +290,32 @@ class _Run:
             self.runner.reports.begin(self._report)
         return self._report
 
-    def end_report(self, failure: Failure | None) -> Failure | None:
-        """End what the attempt tells. Returns its failure; one that was told of its cancel is cancelled."""
-        if self._report is None:
-            return failure
-        self.runner.reports.end(self._report, has_failed=failure is not None)
-        return failures.CANCELLED if self._report.has_heard else failure
+    def read_arguments(self) -> Failure | None:
+        """Read the arguments; the failure of the attempt if nobody can."""
+        try:
+            self.args, self.kwargs = self.claim.arguments()
+        except (ValueError, RecursionError) as error:  # a program that is not Python may have written them
+            return failures.describe(error, self.claim, self.task, [], {})
+        return None
+
+    def end(
+        self, started: float, value: str | None = None, failure: Failure | None = None, epoch: str | None = None
+    ) -> Ending:
+        """End what the attempt tells, and the attempt; one that was told of its cancel is cancelled."""
+        if self._report is not None:
+            self.runner.reports.end(self._report, has_failed=failure is not None)
+            failure = failures.CANCELLED if self._report.has_heard else failure
+        claim = self.claim
+        return Ending(
+            claim.id,
+            claim.version,
+            claim.attempt,
+            started,
+            time.monotonic(),
+            None if failure else value,
+            failure,
+            epoch,
+        )
 
     def work(self) -> str | None:
         """Call the handler. Returns its return value as JSON text."""

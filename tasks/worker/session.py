@@ -20,7 +20,12 @@ from tasks.worker.shared_state import SharedState
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 RETRY_FIRST_SECONDS = 0.05
-RETRY_CAP_SECONDS = 5.0
+RETRY_CAP_SECONDS = 2.0
+# Of each server in the address, the first time; a later attempt is more patient.
+CONNECT_SECONDS = 2
+# A server that is frozen closes nothing, so its sessions have to be given up before another takes its place: Patroni
+# waits for 20 s or more.
+STATEMENT_SECONDS, ANSWER_SECONDS = 10, 12.0
 LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 # The server takes no writes now (fault F17): connect again, the address may lead to another server by then.
 READ_ONLY = psycopg.errors.ReadOnlySqlTransaction
@@ -70,7 +75,7 @@ class Session:
 
     def open(self, register: Callable[[psycopg.Connection], None]) -> bool:
         """First connection: presence, then `register`; False when this id's presence key is taken."""
-        self.connection = connect_directly(session_name("worker", self.worker_id))
+        self.connection = connect(self.worker_id)
         if not presence.take(self.connection, self.worker_id):
             return False
         register(self.connection)
@@ -112,7 +117,7 @@ class Session:
             raise psycopg.OperationalError("the database is not usable yet; the next attempt is due in a moment")
         self.forget()
         try:
-            self.connection = connect_directly(session_name("worker", self.worker_id))
+            self.connection = connect(self.worker_id, CONNECT_SECONDS + int(self._retry_seconds))
             self._prepare(self.connection)
         except psycopg.Error as error:
             self.is_read_only = isinstance(error, READ_ONLY)
@@ -246,6 +251,14 @@ class Session:
         """The file descriptor that is readable when the server sends something unasked, if there is a session."""
         connection = self.connection
         return [] if connection is None or connection.closed else [connection.fileno()]
+
+
+def connect(worker_id: str, connect_timeout: int = CONNECT_SECONDS) -> psycopg.Connection:
+    """A session of this worker, given up once it is silent. Raises psycopg.OperationalError."""
+    name = session_name("worker", worker_id)
+    connection = connect_directly(name, connect_timeout=connect_timeout, answer_seconds=ANSWER_SECONDS)
+    connection.execute(f"SET statement_timeout = '{STATEMENT_SECONDS}s'")
+    return connection
 
 
 def readable_within(descriptors: Iterable[int], seconds: float) -> set[int]:

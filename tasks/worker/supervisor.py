@@ -16,6 +16,8 @@ from django.db import connections
 from tasks import conf
 from tasks.support import tracing
 from tasks.support.database import name_sessions_of_handlers, session_name
+from tasks.worker import companion
+from tasks.worker.companion import Companion
 from tasks.worker.leader import LeaderToken, drain
 from tasks.worker.maintenance import Child, Maintenance
 from tasks.worker.options import Options
@@ -77,6 +79,7 @@ class Supervisor:
         self.stop_at: float | None = None
         self.maintenance = Maintenance()
         self.manager = ServiceManager()
+        self.companions = [Companion(module) for module in companion.MODULES if not options.burst]
         self.allowance = Allowance(options.max_tasks)
         self.leader_token = LeaderToken()
         self.lease_seconds: float = conf.get("LEASE_SECONDS")
@@ -104,6 +107,9 @@ class Supervisor:
             self.watch()
             self.manager.tick()
             self.maintenance.tick(self.children.values())
+            self.keep_companions()
+        for one in self.companions:
+            one.end()
         self.maintenance.close()
         return 128 + self.signals[1] if len(self.signals) > 1 else 0
 
@@ -115,7 +121,9 @@ class Supervisor:
 
     @property
     def is_missing_some(self) -> bool:
-        return not self.is_over and len(self.children) + self.retired < self.options.concurrency
+        """True if a child is to be started. None is while the database is away: it would only end, ever more slowly."""
+        is_away = self.maintenance.lost_at is not None
+        return not self.is_over and not is_away and len(self.children) + self.retired < self.options.concurrency
 
     def spawn_missing(self) -> None:
         """Start children until there are enough; after crashes with growing pauses."""
@@ -132,12 +140,7 @@ class Supervisor:
         """Run the worker in the forked process; the fork must never return into the supervisor's loop."""
         worker: WorkerProcess | None = None
         try:
-            self.maintenance.let_go()
-            for descriptor in (self.lifeline_write, self.busy_read, self.wake_read, self.wake_write):
-                os.close(descriptor)
-            # What handlers print is log; stdout is for the report alone.
-            os.dup2(2, 1)
-            sys.stdout = sys.stderr
+            self._let_go()
             name_sessions_of_handlers(session_name("worker", child.id))
             shared = (child.state, self.allowance, self.leader_token, self.lifeline_read, self.busy_write)
             process = PooledProcess if self.options.runs_many else WorkerProcess
@@ -149,6 +152,24 @@ class Supervisor:
         except BaseException:
             logger.exception("worker %s ended by an error of its own", child.id)
         return 1
+
+    def keep_companions(self) -> None:
+        """Start the process of each duty that is needed and has none."""
+        for one in self.companions:
+            if one.is_wanted(self.maintenance.connection):
+                connections.close_all()
+                one.pid = os.fork()
+                if one.pid == 0:
+                    os._exit(one.main(self._let_go, self.lifeline_read))
+
+    def _let_go(self) -> None:
+        """In a forked child: leave to the supervisor what is its own."""
+        self.maintenance.let_go()
+        for descriptor in (self.lifeline_write, self.busy_read, self.wake_read, self.wake_write):
+            os.close(descriptor)
+        # What handlers print is log; stdout is for the report alone.
+        os.dup2(2, 1)
+        sys.stdout = sys.stderr
 
     # Waiting and signals.
 
@@ -266,7 +287,7 @@ class Supervisor:
     # After a worker's end.
 
     def reap(self) -> None:
-        while self.children:
+        while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             except ChildProcessError:
@@ -275,12 +296,17 @@ class Supervisor:
                 return
             child = self.children.get(pid)
             if child is None:
-                continue
-            if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+                self._reap_companion(pid, status)
+            elif os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
                 child.is_frozen = os.WIFSTOPPED(status)
                 self.maintenance.hurry()
             else:
                 self.account_for(self.children.pop(pid), status)
+
+    def _reap_companion(self, pid: int, status: int) -> None:
+        for one in self.companions:
+            if one.pid == pid and not (os.WIFSTOPPED(status) or os.WIFCONTINUED(status)):
+                one.ended(status)
 
     def account_for(self, child: Child, status: int) -> None:
         """Account for a child that ended, and decide whether another takes its place."""

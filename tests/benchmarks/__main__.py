@@ -17,9 +17,10 @@ from tests.benchmarks.report import Part
 # In the order in which the report shows them.
 PARTS = (
     "database", "waiting", "drain", "mixed", "telling", "pickup", "enqueue", "unique", "limits", "schedules",
-    "growth", "idle", "locks", "start", "reach", "tracing",
+    "growth", "archive", "idle", "locks", "start", "reach", "tracing",
 )  # fmt: skip
 ALL = (*PARTS, *told.PARTS)
+KEPT = (*ALL, "public")  # tests/benchmarks/public measures that
 
 
 def main(words: Sequence[str]) -> None:
@@ -33,7 +34,7 @@ def main(words: Sequence[str]) -> None:
             report.section({**vars(part), "tables": [vars(table) for table in part.tables], **surroundings}), flush=True
         )
         if not given.print:
-            report.keep(given.report, part, surroundings, ALL)
+            report.keep(given.report, part, surroundings, KEPT)
 
 
 def command(name: str, given: argparse.Namespace) -> str:

@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from dashboard.alerts import secrets
 from dashboard.demo import control, director
@@ -20,7 +20,8 @@ from dashboard.models import Installation, LabRun
 from orders.models import Account
 from tasks.models import Attempt, BulkRun, CommandRun, ExpectedCommand, Lock, Queue, Schedule, Task, Worker
 from tests.browser import buttons
-from tests.browser.looks import OF_COLOURS, SIZES, assert_accessible, assert_fits, look
+from tests.browser.looks import SIZES
+from tests.browser.tour import Tour
 from tests.dashboard.scenes import LOCK_ACCOUNT, Scene
 from tests.orders import orders
 from tests.sessions import session
@@ -30,12 +31,6 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 LIST, STALE, WORKERS = "/admin/tasks/task/", "/admin/ops/stale/", "/admin/ops/workers/"
-OFFERED = """
-() => [...document.querySelectorAll("button, summary, input[type=submit], a[data-action]")]
-    .filter((element) => element.checkVisibility({visibilityProperty: true, opacityProperty: true})
-        && getComputedStyle(element).pointerEvents !== "none")
-    .map((element) => element.textContent.trim() || element.value)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -45,63 +40,6 @@ def _allowed(settings, monkeypatch):
     settings.ROWLOCK_LAB = True
     settings.ROWLOCK = {**settings.ROWLOCK, "BURST": True}
     monkeypatch.setattr("dashboard.views.burst.burst.start", lambda asked: True)
-
-
-class Tour:
-    """One window that goes from page to page."""
-
-    def __init__(self, visitor) -> None:
-        self.visitor = visitor
-        self.page: Page = visitor.page
-
-    def at(self, path: str) -> "Tour":
-        self.visitor.open(path)
-        wait_until(self.both_themes_offer_the_same)
-        return self
-
-    def both_themes_offer_the_same(self) -> bool:
-        """Asked again where a part of the page was replaced in between."""
-        offered = []
-        for theme in ("dark", "light"):
-            self.page.emulate_media(color_scheme=theme)
-            offered.append(self.page.evaluate(OFFERED))
-        return offered[0] == offered[1] != []
-
-    def press(self, selector: str) -> "Tour":
-        self.page.locator(selector).first.click()
-        return self
-
-    def menu(self, selector: str) -> "Tour":
-        """Open the menu behind the three dots of this part."""
-        return self.press(f"{selector} .menu summary")
-
-    def named(self, name: str, **options: object) -> "Tour":
-        self.page.get_by_role("button", name=name, **options).first.click()
-        return self
-
-    def says(self, text: str) -> "Tour":
-        told = self.page.locator("#content, .messagelist, dialog").filter(has_text=text, visible=True)
-        expect(told.first).to_be_visible(timeout=20_000)
-        return self
-
-    def look(self) -> None:
-        assert_accessible(self.page)
-        assert_fits(self.page)
-        wait_until(self.both_themes_offer_the_same)
-        look(self.page, "dark", "wide")  # the same document: what a theme can change in it are colours
-        assert_accessible(self.page, OF_COLOURS)
-        assert_fits(self.page)
-        look(self.page, "light", "wide")
-
-    def confirm(self, reason: str = "because", button: str = "form.confirm button[type=submit]") -> "Tour":
-        """Look at the preview, which tells the command, give a reason, and go on."""
-        self.page.locator("form.confirm").wait_for()
-        expect(self.page.locator(":is(#content, dialog) .command").first).to_be_visible()
-        self.look()
-        self.page.locator("form.confirm input[name=reason]").fill(reason)
-        with self.page.expect_navigation():  # a dialog goes on once it has its answer
-            self.press(button)
-        return self
 
 
 def test_every_button_does_what_it_says(visit):
@@ -134,6 +72,11 @@ def one_task(tour: Tour) -> None:
     tour.at(f"{LIST}{task.pk}/").menu(".task-title").press("[data-action=cancel]").confirm()
     tour.says(f"Cancel: done for #{task.pk}.")
     BulkRun.objects.all().delete()
+    old = rows.archived(task_path=handlers.log_in.module_path, args=["anna", "x"])
+    tour.at(f"{LIST}archive/").named("Search", exact=True).press(f"#archived-{old.pk} a").says("Archived:")
+    tour.look()
+    tour.press("[data-action=run_again]").confirm().says("Enqueued as #")
+    Task.objects.all().delete()
 
 
 def tasks_of_a_list(tour: Tour) -> None:

@@ -35,8 +35,7 @@ def unknown(db) -> Order:
 def test_the_pages_are_accessible_and_fit(visit, unknown):
     visitor = visit("Operators")
     page = visitor.open(f"{LIST}{unknown.pk}/change/")
-    # The stock form's style sheets import others, which axe would copy into the page, against its policy.
-    assert_looks_right(page, preload=False)
+    assert_looks_right(page)
     page = visitor.open(LIST)
     assert_looks_right(page)
     page.locator("#action-toggle").check()
@@ -55,7 +54,7 @@ def test_the_form_of_an_order_is_accessible(visit, unknown):
     page = visitor.open(f"{LIST}{unknown.pk}/change/")
     for theme in ("light", "dark"):
         look(page, theme, "wide")
-        assert_accessible(page, preload=False)
+        assert_accessible(page)
     for name in ("Placed at: date", "Placed at: time", "Shipped at: date", "Shipped at: time"):
         assert page.get_by_role("textbox", name=name, exact=True).count() == 1
 

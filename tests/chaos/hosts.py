@@ -40,6 +40,11 @@ class Host:
         finally:
             ip(self.switch, f"link set {self.name} master switch")
 
+    def pids(self) -> list[int]:
+        """The processes on the host."""
+        network = os.stat(f"/run/netns/{self.namespace}").st_ino
+        return [process.pid for process in psutil.process_iter() if network_of(process) == network]
+
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
         """This thread is on the host: what it connects to or starts stays there."""
@@ -90,6 +95,14 @@ def build(switch: str, hosts: list[Host]) -> None:
         # Known for ever: a host that nobody answers would soon refuse to send, and say that there is no route.
         others = (other for other in hosts if other is not host)
         ip(host.namespace, *(f"neigh replace {each.address} lladdr {card_of(each)} dev wire" for each in others))
+
+
+def network_of(process: psutil.Process) -> int | None:
+    """The namespace of a process that lives."""
+    with contextlib.suppress(OSError, psutil.NoSuchProcess):
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return os.stat(f"/proc/{process.pid}/ns/net").st_ino
+    return None
 
 
 def card_of(host: Host) -> str:

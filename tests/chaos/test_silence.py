@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.support.database import ANSWER_SECONDS
+from tasks.worker.session import ANSWER_SECONDS
 from tests.relay import relay
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until

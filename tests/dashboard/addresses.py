@@ -41,6 +41,7 @@ PAGES = {
     "": Access(EVERYBODY, EVERYBODY),  # leads on to the overview
     "favicon.ico": Access(EVERYBODY, EVERYBODY),  # leads on to the icon
     "metrics": Access(SEE),
+    "docs": Access(STAFF),  # of the API
     "set_language": Access(EVERYBODY, EVERYBODY),
     "login": Access(EVERYBODY, EVERYBODY),
     "logout": Access(NOBODY, EVERYBODY),
@@ -110,6 +111,8 @@ PAGES = {
     "tasks_task_changelist": Access(SEE, SEE),
     "tasks_task_change": Access(SEE, SEE),
     "tasks_task_why": Access(SEE),
+    "tasks_task_archive": Access(SEE),
+    "tasks_task_again": Access(NOBODY, OPERATE),
     "tasks_task_enqueue": Access(SEE, OPERATE),
     "tasks_task_action": Access(NOBODY, OPERATE),
     "tasks_task_all": Access(NOBODY, OPERATE),
@@ -149,13 +152,13 @@ def expected(name: str) -> Access | None:
 def walk(patterns: list[URLPattern | URLResolver] | None = None, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Each address as its route and its name, or the route again where it has none.
 
-    Those of the API have a matrix of their own, made from its document: they ask for a token.
+    Those of the API that ask for a token have a matrix of their own: tests/dashboard/api/test_matrix.py.
     """
     for entry in get_resolver().url_patterns if patterns is None else patterns:
         route = prefix + str(entry.pattern)
-        if route == API:
-            continue
         if isinstance(entry, URLResolver):
             yield from walk(entry.url_patterns, route)
+        elif prefix == API and entry.name not in PAGES:
+            continue
         elif entry.name or not route.endswith("/<path:object_id>/"):  # leads on to the page of the row
             yield route, entry.name or route

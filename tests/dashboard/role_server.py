@@ -14,14 +14,16 @@ import psycopg
 from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection
+from django.test import Client
 from django.utils import timezone
 
 from orders import accounts
 from orders.models import Account, Order
 from tasks.models import Attempt, CommandRun, RefusedWrite, Worker
 from tests import databases
+from tests.commands import run
 from tests.databases import ROOT, QueueDatabase
-from tests.people import person
+from tests.people import PASSWORD, person
 from tests.postgres import throw_away_server
 from tests.tasks import rows
 
@@ -34,6 +36,13 @@ APPLICATION = (WEB, WORKER, MONITOR, ENQUEUE)
 OWNER = "rowlock"
 TABLES = "SELECT relname FROM pg_class WHERE relnamespace = 'rowlock'::regnamespace AND relkind = 'r' ORDER BY relname"
 OWNERS_PATH = "ALTER ROLE rowlock SET search_path = rowlock"
+# Each sequence and table that a role may write to in any way.
+WRITES = """
+SELECT relname FROM pg_class WHERE relnamespace = 'rowlock'::regnamespace AND CASE relkind
+    WHEN 'S' THEN has_sequence_privilege(%s, oid, 'USAGE, UPDATE')
+    WHEN 'r' THEN has_any_column_privilege(%s, oid, 'INSERT, UPDATE, REFERENCES')
+        OR has_table_privilege(%s, oid, 'DELETE, TRUNCATE, TRIGGER') END
+"""
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,9 @@ class RoleServer:
 
     def tables(self) -> list[str]:
         return [row.relname for row in self.owner.rows(TABLES)]
+
+    def writable(self, role: str) -> list[str]:
+        return [row.relname for row in self.owner.rows(WRITES, role, role, role)]
 
     def not_refused(self, role: str, statements: Iterable[str]) -> list[str]:
         """Those of the statements that do not fail for a missing right; each in a transaction that is rolled back."""
@@ -124,3 +136,16 @@ def a_row_of_everything() -> None:
     Worker.objects.create(id="4711", hostname="host", pid=41234, lease_seconds=3600)
     CommandRun.objects.create(id=4711, name="nightly", argv=["x"])
     Order.objects.create(id=4711, customer_email="a@example.test")
+
+
+def said(*argv: object) -> dict:
+    """What the command answers; it must have succeeded."""
+    outcome = run(*argv, "--json")
+    assert outcome.status == 0, f"{argv}: {outcome.stdout} {outcome.stderr}"
+    return outcome.data
+
+
+def browser() -> Client:
+    client = Client(raise_request_exception=False)
+    assert client.post("/admin/login/", {"username": "anna", "password": PASSWORD}).status_code == 302
+    return client

@@ -16,7 +16,7 @@ LEADS_ON = {
     "task_pages/_bar.html": "task_pages/bulk_confirm.html",
     "dashboard/_node.html": "dashboard/signal.html",
     "alerts/_channels.html": "alerts/delete.html",
-    "alerts/_thresholds.html": "alerts/threshold.html",
+    "alerts/_thresholds.html": "shared/_change.html",
 }
 
 

@@ -1,7 +1,7 @@
 """docs/roles.sql, as it stands there: each role does its work with it, and is refused everything else."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import psycopg
@@ -11,6 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
+from dashboard.alerts.watching import Watcher
 from dashboard.locks.history import Sampler
 from dashboard.models import LockWait
 from orders.models import Account
@@ -34,10 +35,11 @@ from tests.dashboard.role_server import (
     WORKER,
     RoleServer,
     a_row_of_everything,
+    browser,
     role_server,
+    said,
 )
 from tests.dashboard.security.test_security_matrix import address
-from tests.people import PASSWORD
 from tests.tasks import rows
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -46,13 +48,8 @@ from tests.waiting import wait_until
 NOT_WALKED = ("login", "logout", "ops_demo_remove")
 # Written once and then never changed by anything that Rowlock does.
 APPEND_ONLY = ("tasks_intervention", "orders_entry")
-# Each sequence and table that a role may write to in any way.
-WRITES = """
-SELECT relname FROM pg_class WHERE relnamespace = 'rowlock'::regnamespace AND CASE relkind
-    WHEN 'S' THEN has_sequence_privilege(%s, oid, 'USAGE, UPDATE')
-    WHEN 'r' THEN has_any_column_privilege(%s, oid, 'INSERT, UPDATE, REFERENCES')
-        OR has_table_privilege(%s, oid, 'DELETE, TRUNCATE, TRIGGER') END
-"""
+INTERNAL = ("tasks.tasks.run_bulk_action", "tasks.tasks.run_registered_pattern", "dashboard.tasks.run_lab")
+LINE = "INSERT INTO tasks_intervention ({}) VALUES ({})"
 
 
 @pytest.fixture(scope="module")
@@ -70,16 +67,16 @@ def web(site, settings) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def worker(site) -> Iterator[None]:
-    with site.acting(WORKER):
-        yield
+def acting_as(role: str) -> Callable[..., Iterator[None]]:
+    @pytest.fixture
+    def act(site) -> Iterator[None]:
+        with site.acting(role):
+            yield
+
+    return act
 
 
-@pytest.fixture
-def monitor(site) -> Iterator[None]:
-    with site.acting(MONITOR):
-        yield
+worker, monitor = acting_as(WORKER), acting_as(MONITOR)
 
 
 @pytest.fixture(autouse=True)
@@ -89,19 +86,6 @@ def nothing_was_refused(site, request) -> Iterator[None]:
     yield
     if "refused" not in request.node.name:
         assert site.refusals()[before:] == []
-
-
-def said(*argv: object) -> dict:
-    """What the command answers; it must have succeeded."""
-    outcome = run(*argv, "--json")
-    assert outcome.status == 0, f"{argv}: {outcome.stdout} {outcome.stderr}"
-    return outcome.data
-
-
-def browser() -> Client:
-    client = Client(raise_request_exception=False)
-    assert client.post("/admin/login/", {"username": "anna", "password": PASSWORD}).status_code == 302
-    return client
 
 
 def test_the_file_names_every_table_so_that_a_new_one_is_decided_on(site):
@@ -143,18 +127,8 @@ def test_web_does_what_operators_do(web):
     said("resume_queue", "payouts")
     said("configure_queue", "payouts", "--recovery", "ask")
     said("stop_worker", "4711")
-    said(
-        "enqueue_task",
-        "dashboard.tasks.nap",
-        "--queue",
-        "default",
-        "--args",
-        "[0]",
-        "--ordering-key",
-        "k",
-        "--count",
-        3,
-    )
+    where = ("--queue", "default", "--ordering-key", "k", "--count", 3)
+    said("enqueue_task", "dashboard.tasks.nap", "--args", "[0]", *where)
     lost = rows.processing("a worker that nobody knows")
     assert said("recover_tasks")["ids"] == [lost.pk]
     said("transfer", payer, payee, "10.00")
@@ -163,12 +137,8 @@ def test_web_does_what_operators_do(web):
 
 def test_web_keeps_people_orders_and_the_history_of_locks(site, web):
     client = browser()
-    form = {
-        "username": "clara",
-        "password1": "long enough 4711",
-        "password2": "long enough 4711",
-        "usable_password": "true",
-    }
+    new = dict.fromkeys(("password1", "password2"), "long enough 4711")
+    form = {"username": "clara", **new, "usable_password": "true"}
     assert client.post("/admin/auth/user/add/", form).status_code == 302
     clara = User.objects.get(username="clara")
     assert client.post(f"/admin/auth/user/{clara.pk}/delete/", {"post": "yes"}).status_code == 302
@@ -211,12 +181,24 @@ def test_a_worker_does_what_cron_asks_of_it(worker):
     said("send_shipped_emails")
     said("transfer", payer, payee, "10.00", "--strategy", "optimistic")
     said("queue_status")
+    said("archive_tasks", "--older-than", "7d", "--dry-run")
+    said("archive_tasks", "--drop-before", "2000-01")
     said("prune_tasks", "--older-than", "7d")
     said("prune_history", "--older-than", "30d")
     with lock("nightly", ttl=30) as held:
         assert held.fence
     assert not Attempt.objects.filter(pk=4711).exists()
     assert not RefusedWrite.objects.filter(pk=4711).exists()
+
+
+@pytest.mark.parametrize("role", [WEB, WORKER])
+def test_web_and_worker_watch_for_alerts(site, settings, caplog, role):
+    settings.ROWLOCK = {**settings.ROWLOCK, "ALERT_URLS": ["https://hooks.example/x"]}
+    before = len(site.refusals())
+    with site.acting(role):
+        assert Watcher(lambda seconds: True).serve()
+    assert (caplog.messages, site.refusals()[before:]) == ([], [])
+    assert site.owner.value("SELECT count(*) FROM tasks_lock WHERE name = 'rowlock-alerts' AND owner IS NULL") == 1
 
 
 def test_monitor_scrapes_and_shows_and_reads_no_secret(site, settings, monitor):
@@ -277,6 +259,7 @@ def test_people_and_what_tasks_carry_are_refused_to_those_who_need_it_not(site):
     assert site.not_refused(WORKER, asked) == []
     columns = {
         "tasks_task": ("args", "kwargs", "return_value", "*"),
+        "tasks_archive": ("id",),
         "tasks_attempt": ("traceback",),
         "tasks_commandrun": ("argv", "output"),
         "tasks_intervention": ("reason",),
@@ -289,7 +272,7 @@ def test_people_and_what_tasks_carry_are_refused_to_those_who_need_it_not(site):
 
 
 def test_monitor_is_refused_every_write(site):
-    assert site.owner.rows(WRITES, *[MONITOR] * 3) == []
+    assert site.writable(MONITOR) == []
     functions = ("rowlock_enqueue('a.b')", "rowlock_lock_acquire('a', 'b', interval '1 s')", "nextval('rowlock_fence')")
     statements = [*(f"DELETE FROM {table}" for table in site.tables()), *(f"SELECT {call}" for call in functions)]
     assert site.not_refused(MONITOR, statements) == []
@@ -318,7 +301,7 @@ def test_enqueue_may_call_its_function_and_is_refused_all_else(site):
             "SELECT rowlock.rowlock_enqueue(%s, '[0.5]', ordering_key => 'k', ordered_by_commit => true)", [path]
         ).fetchone()
     assert (site.owner.task(made).task_path, site.owner.task(made).args) == (path, [0.5])
-    assert site.owner.rows(WRITES, *[ENQUEUE] * 3) == []
+    assert site.writable(ENQUEUE) == []
     statements = [
         *(f"SELECT 1 FROM {table}" for table in site.tables()),
         *(f"DELETE FROM {table}" for table in site.tables()),
@@ -326,23 +309,23 @@ def test_enqueue_may_call_its_function_and_is_refused_all_else(site):
         "SELECT rowlock_lock_acquire('a', 'b', interval '1 s')",
         "SELECT nextval('rowlock_fence')",
         "ALTER FUNCTION rowlock_enqueue SECURITY INVOKER",
+        "SELECT rowlock_make_archive('2026-01-01')",
+        "SELECT rowlock_drop_archive('2026-01-01')",
     ]
     assert site.not_refused(ENQUEUE, statements) == []
 
 
 FUNCTION = """
 SELECT prosecdef, proconfig, proowner::regrole::text AS owner, has_function_privilege(%s, oid, 'EXECUTE') AS is_open
-FROM pg_proc WHERE proname = 'rowlock_enqueue'
+FROM pg_proc WHERE proname = %s
 """
 
 
-def test_the_function_keeps_its_path_whoever_calls_it(site):
-    [function] = site.owner.rows(FUNCTION, MONITOR)
+@pytest.mark.parametrize("name", ["rowlock_enqueue", "rowlock_make_archive", "rowlock_drop_archive"])
+def test_a_function_of_its_owners_rights_keeps_its_path_whoever_calls_it(site, name):
+    [function] = site.owner.rows(FUNCTION, MONITOR, name)
     assert (function.prosecdef, function.owner, function.is_open) == (True, MIGRATE, False)
     assert function.proconfig == ["search_path=rowlock, pg_temp"]
-
-
-INTERNAL = ("tasks.tasks.run_bulk_action", "tasks.tasks.run_registered_pattern", "dashboard.tasks.run_lab")
 
 
 def test_what_pages_enqueue_under_rights_is_refused_to_those_who_only_enqueue(site):
@@ -364,9 +347,6 @@ def test_what_pages_enqueue_under_rights_is_refused_to_those_who_only_enqueue(si
         for statement in asked:
             with pytest.raises(psycopg.errors.InsufficientPrivilege, match="role a_program may not enqueue"):
                 session.execute(statement)
-
-
-LINE = "INSERT INTO tasks_intervention ({}) VALUES ({})"
 
 
 @pytest.mark.parametrize("role", [WEB, WORKER])

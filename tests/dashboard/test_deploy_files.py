@@ -76,6 +76,7 @@ def test_a_unit_starts_a_command_of_ours_with_few_rights(name: str) -> None:
     assert service["ProtectSystem"] == "strict"
     assert service["NoNewPrivileges"] == "yes"
     assert service["CapabilityBoundingSet"] == ""
+    assert service["LimitCORE"] == "0", "a core dump holds keys and passwords"
 
 
 def test_a_worker_may_use_its_grace_period_and_is_watched() -> None:
@@ -109,6 +110,7 @@ def test_every_line_of_the_crontab_has_its_timer() -> None:
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_service_of_the_compose_file_runs_a_command_of_ours(name: str) -> None:
+    assert OURS[name]["ulimits"] == {"core": 0}
     check_command(OURS[name]["command"])
     assert OURS[name].get("depends_on", {}).keys() <= COMPOSE["services"].keys()
 

@@ -122,6 +122,7 @@ ASKED = {
         2000 + HALVINGS + 2,
         {"until": "2020-01-01T00:00Z", "since": "2019-01-01T00:00Z", "is_past": True, "sample": 2000, "most": 10},
     ),
+    "channels that take nothing": Asked(alerts.FAILING, 10, {"queue": "alerts", "tries": 3, "most": 20}),
     "rates of workers": Asked(stats.RATES, 21, {"ids": ["w1"], "minutes": 20}, table="tasks_throughput"),
 }
 

@@ -6,7 +6,7 @@ from django.core.checks import run_checks
 from django.core.management import call_command
 
 from dashboard import conf
-from dashboard.checks import CSP_MIDDLEWARE, check_project
+from dashboard.project import CSP_MIDDLEWARE, check_project
 
 
 def ids() -> list[str | None]:

@@ -66,7 +66,7 @@ class TestTheBoard:
         fence = acquire()
         text = row()
         assert "Overdue" in text
-        assert "check cron on its machine first" in page()
+        assert "Check cron on its machine first" in page()
         assert ">24 h ago<" in text
         assert "db1 pid 99 (nightly.pl)</span>" in text
         assert "Skipped" in text

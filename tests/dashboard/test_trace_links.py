@@ -53,7 +53,7 @@ def test_the_lock_page(settings):
 def lock_as_handler(account_id: int, pids: list[int]) -> None:
     """As a handler of a worker would, in a thread and session of its own."""
     mine = connections["default"]
-    handler = tracing.Running(4711, 1, "w1", "default", "shop.tasks.ship", TRACE)
+    handler = tracing.Running(4711, 1, "w1", TRACE)
     try:
         with mine.cursor() as cursor:
             cursor.execute("SET application_name = 'rowlock:worker:w1'")

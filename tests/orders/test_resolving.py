@@ -3,8 +3,7 @@
 import pytest
 
 from orders.models import Order
-from orders.resolving import Decision, resolve
-from orders.shipping import Mode, ship
+from orders.shipping import Decision, Mode, resolve, ship
 from tasks.models import Intervention
 from tasks.support.audit import Who
 from tests.commands import run

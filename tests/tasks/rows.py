@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from django.db import connection
 from django.utils import timezone
 
 from tasks.models import Task, Worker
+from tasks.operations import archive
 from tasks.queue import presence
-from tasks.support.database import Connection
+from tasks.support.database import Connection, fetch
 from tests.sessions import session
 from tests.waiting import wait_until
 
@@ -35,6 +37,15 @@ def cancelled(**columns: Any) -> Task:
 
 def completed(**columns: Any) -> Task:
     return create(status="COMPLETED", **{"attempt": 1, "version": 3, "finished_at": timezone.now(), **columns})
+
+
+def archived(**columns: Any) -> Task:
+    """A completed task that has left the queue for the archive."""
+    task = completed(**columns)
+    window = {"after": task.pk - 1, "window": 1, "age": timedelta(0), "statuses": [task.status]}
+    fetch(connection, archive.MAKE_MONTHS, window)
+    assert fetch(connection, archive.ARCHIVE, window)[0]["archived"] == 1
+    return task
 
 
 def create(**columns: Any) -> Task:

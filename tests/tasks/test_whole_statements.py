@@ -10,7 +10,7 @@ from django.db import Error, connection, transaction
 
 from dashboard import series
 from dashboard.lab import worker
-from dashboard.lab.patterns import orders, slots
+from dashboard.lab.patterns import orders, queue
 from tasks.queue import claim, shortcut, strategies, throughput
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +19,10 @@ BEGINS_STATEMENT = re.compile(r"\s*\(?(WITH|SELECT|INSERT INTO|UPDATE|DELETE FRO
 SQL_WORDS = re.compile(r"\b(SELECT|INSERT INTO|UPDATE \w+|DELETE FROM|FROM|WHERE|JOIN|ORDER BY|GROUP BY)\s")
 PARAMETER = re.compile(r"%\(\w+\)s|%s")
 # A statement about any adopter's table, with keys of any type, is tried with one of ours.
-SAMPLES = {"{table}": "tasks_task", "{key}": "id", "{column}": "version", "unnest(NULL,": "unnest(NULL::bigint[],"}
+SAMPLES = {
+    "{table}": "tasks_task", "{key}": "id", "{column}": "version", "{begun}": "created_at", "{ended}": "finished_at",
+    "unnest(NULL,": "unnest(NULL::bigint[],",
+}  # fmt: skip
 # They take a table's name in an identifier's place, which no parameter can hold.
 OF_ANY_TABLE = {"tasks.locking.version_trigger"}
 # The columns that statements name in tables of other queues; tests/tasks/importing reads the real ones.
@@ -150,7 +153,7 @@ def test_every_statement_is_whole():
     with connection.cursor() as cursor:
         cursor.execute(worker.CREATE_LEDGER)
         cursor.execute(orders.CREATE_CACHE)
-        cursor.execute(slots.CREATE_COUNTER)
+        cursor.execute(queue.CREATE_COUNTER)
         cursor.execute(THEIR_TABLES)
         for name, text in STATEMENTS:
             text = PARAMETER.sub("NULL", text).replace("%%", "%")

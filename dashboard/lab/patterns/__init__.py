@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dashboard.lab.patterns import queue, slots
+from dashboard.lab.patterns import queue
 from dashboard.lab.patterns.pattern import Catalogue, Pattern
 from tasks.apps import is_ours
 
@@ -10,11 +10,11 @@ from tasks.apps import is_ours
 def built_in() -> Iterator[Pattern]:
     """The patterns over the queue; where `orders` is installed, those over orders too."""
     if not is_ours("orders"):
-        yield from (*queue.PATTERNS, *slots.PATTERNS)
+        yield from queue.PATTERNS
         return
     from dashboard.lab.patterns import accounts, orders
 
-    yield from (*orders.PATTERNS, *queue.PATTERNS, *slots.PATTERNS, *accounts.PATTERNS)
+    yield from (*orders.PATTERNS, *queue.PATTERNS, *accounts.PATTERNS)
 
 
 BUILT_IN = tuple(built_in())

@@ -2,7 +2,7 @@
 
 from django.core.management.base import CommandParser
 
-from orders.resolving import Decision, resolve
+from orders.shipping import Decision, resolve
 from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 
 

@@ -8,7 +8,7 @@ from django.core.management.base import CommandParser
 
 from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
 from tasks.commands.base import UsageError
-from tasks.operations.limits import set_limit
+from tasks.operations.queues import set_limit
 
 
 class Command(OperatorCommand):

@@ -8,8 +8,7 @@ from tasks.commands import OperatorCommand, Options, Report, audited, operator, 
 from tasks.commands.base import UsageError
 from tasks.management.commands.configure_limit import add_limits, limits_of, spoken
 from tasks.models import Queue
-from tasks.operations.limits import set_queue_limit
-from tasks.operations.queues import SWITCHES, set_objective
+from tasks.operations.queues import SWITCHES, set_objective, set_queue_limit
 from tasks.operations.verb import short_waits
 from tasks.support.durations import describe
 

@@ -3,7 +3,7 @@
 from django.core.management.base import CommandError, CommandParser
 
 from tasks import operations
-from tasks.commands import OperatorCommand, Options, Report, audited, operator, types
+from tasks.commands import OperatorCommand, Options, Report, UsageError, audited, operator, types
 from tasks.commands.output import counted, said
 from tasks.compat import InvalidTask
 from tasks.framework import declaration
@@ -15,7 +15,10 @@ USING = (
 
 
 class Command(OperatorCommand):
-    help = "Enqueue a registered task, with its arguments as JSON. With --count, so many equal ones: all or none."
+    help = (
+        "Enqueue a registered task, with its arguments as JSON. With --count, so many equal ones: all or none. With "
+        "--archived, a new task with the call, queue and keys of an archived one, in place of PATH and other options."
+    )
     examples = (
         "shop.tasks.send_mail --args '[4711]'",
         "shop.tasks.report --queue reports --run-after 2030-01-31T03:00:00+02:00",
@@ -23,7 +26,9 @@ class Command(OperatorCommand):
 
     def add_options(self, parser: CommandParser) -> None:
         when = "Not before this time, like 2030-01-31T03:00:00+02:00; without an offset in TIME_ZONE."
-        parser.add_argument("path", type=types.text, metavar="PATH", help="Its dotted path, like shop.tasks.send_mail.")
+        path = "Its dotted path, like shop.tasks.send_mail."
+        parser.add_argument("path", nargs="?", type=types.text, metavar="PATH", help=path)
+        parser.add_argument("--archived", type=types.task_id, metavar="ID", help="Run this archived task again.")
         for option, field, kind, default, metavar, text in (
             ("--args", "task_args", types.json_array, [], "JSON", "Positional arguments: a JSON array."),
             ("--kwargs", "task_kwargs", types.json_object, {}, "JSON", "Keyword arguments: a JSON object."),
@@ -50,6 +55,10 @@ class Command(OperatorCommand):
             parser.add_argument(option, choices=choices, help=text)
 
     def run(self, options: Options) -> Report:
+        if (options["path"] is None) == (options["archived"] is None):
+            raise UsageError("Enqueue what? Give the PATH of a task, or --archived with the id of one.")
+        if options["archived"] is not None:
+            return again(options)
         chosen = {name: options[name] for name in (*USING, "count")} | audited(options)
         args, kwargs = options["task_args"], options["task_kwargs"]
         try:
@@ -64,3 +73,10 @@ class Command(OperatorCommand):
             fate = "has these arguments now" if ids.replaced else "stays as it is"
             text += f" Task #{ids[-1]} has their unique key and {fate}."
         return Report(data={"ids": shown, "count": count, "duplicates": ids.duplicates}, text=text)
+
+
+def again(options: Options) -> Report:
+    """Run an archived task again."""
+    new_id = operations.run_again(options["archived"], operator(), **audited(options))
+    text = f"1 task {said('enqueued', options)}: {new_id}."
+    return Report(data={"ids": [new_id], "count": 1, "duplicates": 0}, text=text)

@@ -14,12 +14,12 @@ from tasks.framework import payload
 from tasks.models import Task, TaskStatus
 from tasks.operations.search import NEWEST_FIRST, OLDEST_FIRST, SORTS, PageCursor, find
 from tasks.support.durations import spoken
+from tasks.support.reading import cell
 
 HEADINGS = ("ID", "TASK", "QUEUE", "STATUS", "ATTEMPT", "AGE", "VERDICT")
 LIMIT, MOST = 50, 100_000
 AT_ONCE = 500  # tasks whose facts are gathered together
 SEARCH_SECONDS = 10.0
-FORMULA = ("=", "+", "-", "@")  # a spreadsheet computes a cell that begins so
 
 
 class Command(OperatorCommand):
@@ -95,9 +95,6 @@ def as_csv(rows: list[dict[str, Any]]) -> str:
     written = io.StringIO()
     writer = csv.DictWriter(written, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: harmless(value) for name, value in row.items()} for row in rows)
+    for row in rows:
+        writer.writerow({name: cell(value) if isinstance(value, str) else value for name, value in row.items()})
     return written.getvalue().removesuffix("\n")
-
-
-def harmless(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

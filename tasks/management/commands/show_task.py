@@ -11,9 +11,11 @@ from django.utils import timezone
 from tasks.commands import OperatorCommand, Options, Report, types
 from tasks.commands.output import Part, Table, printable, write_line
 from tasks.commands.selection import row_of
-from tasks.diagnosis import Finding, decide, gather
+from tasks.diagnosis import decide, gather
 from tasks.diagnosis.progress import Reported, checkpoint_of, latest_lines, progress_of
-from tasks.models import FINISHED, Attempt, AttemptLog, Progress, Task, TaskStatus
+from tasks.framework.context import MOST_LINES
+from tasks.models import FINISHED, Attempt, AttemptLog, Progress, Task, TaskStatus, find_task
+from tasks.operations.archived import judge
 from tasks.support import tracing
 from tasks.support.durations import spoken
 from tasks.support.reading import one_line
@@ -46,7 +48,7 @@ class Command(OperatorCommand):
             time.sleep(POLL_SECONDS)
             shown = Shown(options["id"], last)
         if options["json"]:
-            shown.log = latest_lines(shown.task.pk)
+            shown.log = shown.lines()
         return Report(data=as_data(shown), text=as_text(shown))
 
     def tell(self, shown: "Shown", seen: "Shown | None", fresh: list[AttemptLog], options: Options) -> bool:
@@ -67,16 +69,25 @@ class Shown:
     """A task as it is now, the verdict on it, and its lines behind the line `after`."""
 
     def __init__(self, task_id: int, after: int = 0) -> None:
-        task = Task.objects.filter(pk=task_id).first()
+        task, self.archived = find_task(task_id)
         if task is None:
             raise CommandError(f"Task {task_id} does not exist: it was pruned, or the id is wrong.")
-        facts = gather([task])
         self.task = task
-        self.finding: Finding = decide(task, facts)
+        if self.archived:
+            self.attempts = self.archived.attempts(MOST_ATTEMPTS)
+            facts, self.finding = judge(task, self.attempts)
+        else:
+            self.attempts = list(Attempt.objects.filter(task=task).order_by("-id")[:MOST_ATTEMPTS])
+            facts = gather([task])
+            self.finding = decide(task, facts)
         self.state = (task.version, self.finding.verdict)
         self.progress: Progress | None = progress_of(task)
         self.told = told_of(task, self.progress, facts.now)
-        self.log: list[AttemptLog] = latest_lines(task.pk, after)
+        self.log: list[AttemptLog] = self.lines(after)
+
+    def lines(self, after: int = 0) -> list[AttemptLog]:
+        """The latest lines behind the line `after`."""
+        return self.archived.lines(MOST_LINES) if self.archived else latest_lines(self.task.pk, after)
 
 
 def told_of(task: Task, progress: Progress | None, now: datetime) -> str:
@@ -100,6 +111,7 @@ def as_data(shown: Shown) -> dict[str, Any]:
     args, kwargs = redact_call(task.task_path, task.args, task.kwargs)
     return {
         "tasks": [row_of(task, finding)],
+        "archived_at": shown.archived.archived_at.isoformat() if shown.archived else None,
         "sentence": finding.sentence,
         "also": [other.sentence for other in finding.also],
         "command": finding.command or None,
@@ -107,7 +119,7 @@ def as_data(shown: Shown) -> dict[str, Any]:
         "trace_url": tracing.trace_url(task.traceparent) or None,
         "args": args,
         "kwargs": kwargs,
-        "attempts": [attempt_data(attempt) for attempt in attempts_of(task)],
+        "attempts": [attempt_data(attempt) for attempt in shown.attempts],
         "progress": progress_data(shown.progress),
         "log": [
             {"number": line.number, "at": line.at.isoformat(), "level": line.level, "message": line.message}
@@ -123,10 +135,6 @@ def progress_data(progress: Progress | None) -> dict[str, Any] | None:
     return told | {"updated_at": progress.updated_at.isoformat(), "state": redact(progress.state)}
 
 
-def attempts_of(task: Task) -> list[Attempt]:
-    return list(Attempt.objects.filter(task=task).order_by("-id")[:MOST_ATTEMPTS])
-
-
 def attempt_data(attempt: Attempt) -> dict[str, Any]:
     names = ("number", "worker_id", "outcome", "exception_class", "traceback")
     moments = {"started_at": attempt.started_at, "finished_at": attempt.finished_at}
@@ -135,7 +143,7 @@ def attempt_data(attempt: Attempt) -> dict[str, Any]:
 
 
 def as_text(shown: Shown) -> list[Part]:
-    task, finding, attempts = shown.task, shown.finding, attempts_of(shown.task)
+    task, finding, attempts = shown.task, shown.finding, shown.attempts
     args, kwargs = redact_call(task.task_path, task.args, task.kwargs)
     state = checkpoint_of(task, shown.progress)
     facts = {
@@ -155,6 +163,7 @@ def as_text(shown: Shown) -> list[Part]:
         "due": local(task.run_after),
         "started": local(task.started_at),
         "finished": local(task.finished_at),
+        "archived": local(shown.archived.archived_at) if shown.archived else None,
     }
     advice = [f"$ {finding.command}"] if finding.command else []
     said = [f"#{task.pk}: {finding.sentence}", *(other.sentence for other in finding.also), *advice]

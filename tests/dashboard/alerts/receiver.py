@@ -1,21 +1,30 @@
-"""A real HTTP server on loopback that records what is posted to it."""
+"""A real HTTP server on loopback that records what is posted to it.
+
+As a proxy it stands for any host of HTTPS, whose certificate it shows.
+"""
 
 import contextlib
 import json
+import ssl
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+PASSWORD = "s3cr3tpa55"  # in the address of a channel
+
 
 @dataclass
 class Receiver:
-    """`status`: what it answers; `location`: where it redirects to."""
+    """`status`, `reply`: what it answers; `location`: where it redirects to; `answers`: if set, when it answers."""
 
     port: int = 0
     status: int = 200
+    reply: bytes = b""
     location: str = ""
+    answers: threading.Event | None = None
     posts: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
 
     @property
@@ -24,26 +33,45 @@ class Receiver:
 
 
 @contextlib.contextmanager
-def receiving() -> Iterator[Receiver]:
-    """A receiver until the block ends."""
+def receiving(certificate: str = "") -> Iterator[Receiver]:
+    """A receiver until the block ends; as a proxy too, with the certificate of the hosts that it stands for."""
     receiver = Receiver()
+    stands_for = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if certificate:
+        stands_for.load_cert_chain(certificate)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             receiver.posts.append((self.path, dict(self.headers), body))
+            if receiver.answers:
+                receiver.answers.wait(60)
             self.send_response(receiver.status)
             if receiver.location:
                 self.send_header("Location", receiver.location)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(receiver.reply)))
             self.end_headers()
+            self.wfile.write(receiver.reply)
+            self.wfile.flush()
+
+        def do_CONNECT(self) -> None:
+            """What comes through the tunnel is meant for another host, and answered here."""
+            self.send_response(200)
+            self.end_headers()
+            self.connection = stands_for.wrap_socket(self.connection, server_side=True)
+            self.rfile, self.wfile = self.connection.makefile("rb"), self.connection.makefile("wb")
+            self.close_connection = False
+
+        def finish(self) -> None:
+            super().finish()
+            self.connection.close()  # that of the tunnel is no one else's
 
         def log_message(self, *arguments: Any) -> None:
             """Write nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     receiver.port = server.server_port
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
         yield receiver
@@ -51,3 +79,8 @@ def receiving() -> Iterator[Receiver]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def told(receiver: Receiver) -> Counter[tuple[str, str]]:
+    """How often each state of each kind came, the same id counted once."""
+    return Counter((body["kind"], body["state"]) for body in {body["id"]: body for body in receiver.bodies}.values())

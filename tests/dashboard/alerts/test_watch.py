@@ -1,8 +1,10 @@
 """Incidents: opened, grown, over, acknowledged, many at once; each is one task for each channel."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from dashboard.alerts import watch as watching
@@ -10,9 +12,11 @@ from dashboard.alerts import watching as web_watching
 from dashboard.alerts.watch import GONE_FOR, watch
 from dashboard.attention.alerts import failing_channels
 from dashboard.models import Acknowledgement, Incident
+from dashboard.tasks import send_alert
 from tasks import panels
 from tasks.models import Task
 from tasks.panels import AttentionLine, Severity, Snapshot
+from tasks.support.database import fetch
 from tests.commands import run
 
 LINE = AttentionLine(key="stale:mail", text="2 tasks are stale.", severity=Severity.STOPPED, size=2)
@@ -50,9 +54,9 @@ def test_an_incident_is_told_once_when_it_opens_grows_tenfold_and_is_over(lines)
     lines[:] = [replace(LINE, size=19)]
     watch()
     assert told() == ["opened"]
-    lines[:] = [replace(LINE, size=20)]
-    watch()
-    watch()
+    for size in (20, 21):
+        lines[:] = [replace(LINE, size=size)]
+        watch()
     assert told() == ["opened", "grew"]
     lines.clear()
     watch()
@@ -100,12 +104,44 @@ def test_a_storm_is_one_message_with_counts_and_one_when_it_is_over(lines):
     assert told() == ["opened", "resolved"]
 
 
+def test_what_is_over_is_pruned_a_storm_with_its_last_member(lines):
+    def prune() -> int:
+        return run("prune_history", "--older-than", "7d", "--json").data["tables"]["incidents"]
+
+    lines[:] = [replace(LINE, key=f"stale:q{number}") for number in range(21)]
+    watch()
+    assert prune() == 0
+    lines.clear()
+    let_it_be_gone()
+    assert prune() == 0
+    Incident.objects.update(resolved_at=timezone.now() - timedelta(days=8))
+    kept = Incident.objects.exclude(kind="storm").first()
+    Incident.objects.filter(pk=kept.pk).update(resolved_at=timezone.now())
+    assert prune() == 20
+    assert set(Incident.objects.values_list("kind", flat=True)) == {"stale", "storm"}
+    Incident.objects.filter(pk=kept.pk).update(resolved_at=timezone.now() - timedelta(days=8))
+    assert prune() == 2
+
+
 def test_an_incomplete_list_resolves_nothing(lines, monkeypatch):
     lines[:] = [LINE]
     watch()
     monkeypatch.setattr(panels, "ATTENTION", [lambda snapshot: 1 // 0])
     let_it_be_gone()
     assert (told(), Incident.objects.get().gone_since) == (["opened"], None)
+
+
+def test_the_server_ends_the_comparison_of_a_process_that_froze(monkeypatch):
+    """Else nobody could compare until its session ends."""
+    found = []
+
+    def source(snapshot: Snapshot) -> list[AttentionLine]:
+        found.extend(fetch(connection, "SHOW idle_in_transaction_session_timeout"))
+        return []
+
+    monkeypatch.setattr(panels, "ATTENTION", [source])
+    watch()
+    assert found == [{"idle_in_transaction_session_timeout": "15s"}]
 
 
 def test_a_channel_is_not_told_of_its_own_failure(lines):
@@ -131,6 +167,12 @@ def test_a_channel_that_failed_three_times_is_a_line(lines):
     Task.objects.update(attempt=3)
     [line] = failing_channels(Snapshot())
     assert line.name == "alert-channel:env-1-https"
+
+
+def test_a_message_is_one_task():
+    message = {"incident": 1, "state": "opened", "channel": "env-1-https", "size": 2}
+    assert send_alert.enqueue(**message).id == send_alert.enqueue(**message).id
+    assert Task.objects.count() == 1
 
 
 def test_cron_watches_too(lines, monkeypatch):

@@ -41,6 +41,11 @@ def test_a_body_is_json_and_not_too_large(operators):
     assert posted(b"{}", "text/plain")[0] == 415
     assert posted(b"{")[0] == 400
     assert posted(b"\xff")[0] == 400
+    for deep in (b"[" * 200_000, b'{"a":' * 200_000, b'{"args": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"):
+        assert posted(deep)[0] in (400, 422)
+    many = b'{"task_path": "x", "args": [' + b"[]," * 300_000 + b"[]]}"
+    assert posted(many)[0] == 422
+    assert posted(b'{"task_path": "x", "priority": ' + b"9" * 900_000 + b"}")[0] in (400, 422)
     assert posted(b" " * (guard.MOST_BODY + 1))[0] == 413
     assert posted(b" " * 3 * guard.MOST_BODY)[0] == 413, "beyond Django's own limit"
     status, detail = posted(b"{}")

@@ -1,5 +1,6 @@
 """Roles, addresses and methods, made from the OpenAPI document: who lacks a right gets 403, and nobody else does."""
 
+import re
 from collections.abc import Iterator
 from functools import reduce
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission
 from django.test import Client
+from django.urls import get_resolver
 
 from dashboard.apps import GROUPS
+from tests.dashboard.addresses import PAGES
 from tests.dashboard.api.callers import API, Caller
 from tests.people import person
 
@@ -147,6 +150,12 @@ def test_each_role_is_refused_what_it_has_no_right_to_and_nothing_else(document,
             if (caller.status == 403) != is_refused or caller.status in (401, 429, 500):
                 deviations.append((role, method, address, caller.status))
     assert not deviations
+
+
+def test_every_address_is_in_the_document_or_in_the_matrix_of_pages(document):
+    patterns = [one for one in get_resolver("dashboard.api.urls").url_patterns if one.name not in PAGES]
+    unknown = {f"{API}/" + re.sub(r"<(\w+:)?(\w+)>", r"{\2}", str(one.pattern)) for one in patterns}
+    assert unknown - set(document["paths"]) == {f"{API}/", f"{API}/openapi.json"}
 
 
 def test_without_a_token_every_operation_is_closed(document):

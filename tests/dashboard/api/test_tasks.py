@@ -1,6 +1,7 @@
 """Tasks in the API: the page's filters, verbs, versions and refusals."""
 
 import json
+import threading
 
 import pytest
 from django.db import connection
@@ -9,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from dashboard.api import events
 from dashboard.api.base import Renderer
+from dashboard.live import seats
 from tasks.models import Intervention, Task
 from tasks.operations import bulk
 from tests.dashboard.api.callers import Caller
@@ -214,15 +216,30 @@ def test_events_follow_a_task_to_its_end(operators):
     assert "event: end" in text
 
 
-def test_streams_are_few_and_leave_their_seats(operators):
+def test_streams_are_few_and_leave_their_seats(operators, monkeypatch):
+    """Of one person there are fewer still, with all tokens. A stream holds a thread, which pages cannot take too."""
+    looking = threading.Semaphore(events.STREAMS)
+    monkeypatch.setattr(seats, "_seats", looking)
     task, held = rows.completed(), []
-    for _ in range(events.STREAMS):
-        operators.get(f"/tasks/{task.pk}/events")
-        held.append(operators.response)
-    problem = operators.get(f"/tasks/{task.pk}/events")
-    assert (operators.status, "Retry-After" in operators.response, "streams" in problem["detail"]) == (503, True, True)
+
+    def follow(caller: Caller) -> str:
+        """Why there is no stream."""
+        problem = caller.get(f"/tasks/{task.pk}/events")
+        if caller.status == 200:
+            held.append(caller.response)
+        return problem["detail"] if problem else ""
+
+    monkeypatch.setattr(events, "STREAMS", 3)
+    colleague = Caller("Viewers", username="ben")
+    assert [follow(operators) for _ in range(events.STREAMS_OF_ONE)] == ["", ""]
+    assert "2 streams of yours" in follow(Caller("Operators"))
+    assert follow(colleague) == ""
+    assert "3 streams are open" in follow(colleague)
+    assert "Retry-After" in colleague.response
+    assert (looking.acquire(blocking=False), looking.acquire(blocking=False)) == (True, False)
     for response in held:
         assert b"".join(response.streaming_content)
-    operators.get(f"/tasks/{task.pk}/events")
-    assert operators.status == 200
-    assert b"".join(operators.response.streaming_content)
+    assert [looking.acquire(blocking=False) for _ in range(3)] == [True, True, True]
+    monkeypatch.setattr(seats, "_seats", None)
+    assert follow(operators) == ""
+    held[-1].close()

@@ -17,6 +17,7 @@ from tasks.support.audit import Who
 from tests.dashboard.attention.test_attention import lines
 from tests.replica import cluster
 from tests.sessions import session
+from tests.tasks import rows
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
@@ -134,6 +135,11 @@ class TestGrowth:
         assert table_sizes.sample(connection) == 0
         assert set(TableSize.objects.values_list("bytes", flat=True)).isdisjoint({1})
         assert TableSize.objects.filter(name="tasks_task").latest("at").bytes > 2
+
+    def test_the_archive_may_grow(self):
+        rows.archived()
+        table_sizes.sample(connection)
+        assert not TableSize.objects.filter(name__startswith="tasks_archive").exists()
 
     def test_a_locked_table_is_left_out_and_not_waited_for(self):
         with session("migration") as conn:

@@ -4,16 +4,12 @@ import socket
 import ssl
 import threading
 import time
-from datetime import UTC, datetime, timedelta
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from dashboard.fleet import asking
 from dashboard.fleet.asking import LIMIT_SECONDS, Outcome, Problem, Target, Unanswered, ask_all, check_address
+from tests.certificates import certificate
 from tests.dashboard.fleet.afar import SUMMARY, TOKEN, free_port
 
 PATHS = ("/api/v1/summary", "/api/v1/attention")
@@ -95,6 +91,8 @@ def test_no_text_of_a_target_shows_its_token():
         ("169.254.169.254", True, Problem.ADDRESS),
         ("169.254.169.254", False, Problem.ADDRESS),
         ("::ffff:169.254.169.254", True, Problem.ADDRESS),
+        ("64:ff9b::a9fe:a9fe", True, Problem.ADDRESS),
+        ("2002:a9fe:a9fe::1", True, Problem.ADDRESS),
         ("fe80::1%eth0", True, Problem.ADDRESS),
         ("224.0.0.1", True, Problem.ADDRESS),
         ("0.0.0.0", True, Problem.ADDRESS),
@@ -115,27 +113,10 @@ def test_an_address_is_checked_before_anything_is_sent(afar, monkeypatch):
     assert afar.asked == []
 
 
-@pytest.fixture
-def certificate(tmp_path) -> str:
-    """A file with the key and the certificate of `localhost`, which no authority signed."""
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(1).not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )  # fmt: skip
-    pem = serialization.Encoding.PEM
-    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (tmp_path / "both.pem").write_bytes(secret + made.public_bytes(pem))
-    return str(tmp_path / "both.pem")
-
-
-def test_a_certificate_is_verified_before_the_token_is_sent(certificate, monkeypatch):
+def test_a_certificate_is_verified_before_the_token_is_sent(tmp_path, monkeypatch):
+    trusted = certificate(tmp_path, "localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    context.load_cert_chain(trusted)
     received: list[bytes] = []
 
     def serve() -> None:
@@ -159,7 +140,7 @@ def test_a_certificate_is_verified_before_the_token_is_sent(certificate, monkeyp
     asking.trusted.cache_clear()
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     assert ask(f"https://localhost:{ports[0]}").problem is Problem.CERTIFICATE
-    monkeypatch.setenv("SSL_CERT_FILE", certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", trusted)
     asking.trusted.cache_clear()
     try:
         assert ask(f"https://127.0.0.1:{ports[0]}").problem is Problem.CERTIFICATE, "of another name"

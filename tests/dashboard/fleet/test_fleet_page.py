@@ -10,9 +10,9 @@ from django.db import connection, transaction
 from django.db.utils import IntegrityError
 
 from dashboard.alerts import secrets
-from dashboard.checks import check_fleet
 from dashboard.fleet import look
 from dashboard.models import Installation
+from dashboard.project import check_fleet
 from tasks.models import Intervention
 from tests.commands import run
 from tests.dashboard.fleet.afar import TOKEN, free_port

@@ -5,7 +5,7 @@ import json
 import pytest
 from django.contrib.auth.models import Permission
 
-from dashboard.lab import live, measure, runner
+from dashboard.lab import measure, pages, runner
 from dashboard.lab.worker import Plan
 from dashboard.models import LabRun
 from tasks.models import Task
@@ -33,7 +33,7 @@ def test_the_page_of_a_run_draws_the_lock_tree_of_its_own_sessions_with_the_rows
         assert "psql of somebody" not in page
         assert "/orders/order/1/" not in page  # the live order of that number is another one
         assert "terminate-backend" not in page
-        counters = live.look().counters
+        counters = pages.look().counters
         assert (counters["effects"], counters["duplicates"]) == (2, 1)
         assert "2 items in" not in page
         assert "1 items in" in page
@@ -50,7 +50,7 @@ def test_who_may_not_see_sessions_sees_the_counters_alone():
 def test_the_page_is_whole_when_the_run_has_just_ended():
     with staged() as stage:
         LabRun.objects.update(schema="lab_000000000000")
-        assert live.look() is None
+        assert pages.look() is None
         page = client_of("Viewers").get(f"/admin/ops/lab/{stage.run.pk}/")
         assert (page.status_code, "lock-tree" in page.text) == (200, False)
         assert Task.objects.count() == 1  # and the request sees the live tables again

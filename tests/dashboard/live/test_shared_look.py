@@ -8,7 +8,10 @@ from django.db import OperationalError, connection
 from django.test import override_settings
 
 from dashboard.live import snapshots
+from tasks.models import Queue
 from tasks.panels import Snapshot
+from tasks.support.database import fetch
+from tests.sessions import session
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
@@ -119,3 +122,21 @@ def test_the_time_of_a_look_stands_still():
     snapshot = Snapshot()
     assert snapshot.now == snapshot.now
     assert snapshot.now.tzinfo is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_after_one_wait_for_a_lock_in_vain_the_next_question_waits_less():
+    def limit() -> str:
+        [row] = fetch(connection, "SHOW lock_timeout")
+        return str(row["lock_timeout"])
+
+    def count() -> int:
+        return Queue.objects.count()
+
+    assert Snapshot().once(limit) == "300ms"
+    snapshot = Snapshot()
+    with session() as other:
+        other.execute("LOCK TABLE tasks_queue")
+        with pytest.raises(OperationalError):
+            snapshot.once(count)
+    assert snapshot.once(limit) == "30ms"

@@ -21,6 +21,10 @@ LEAKS = [
     f"SELECT $$ {SECRET} $$, secret FROM vault",
     f"SET my.Authorization = 'Bearer it''s {SECRET}'",
     f"UPDATE users SET token = '{SECRET}",
+    # The key of a session is a login; Django writes it into the statement unless it binds on the server.
+    f'SELECT "session_data" FROM "django_session" WHERE "django_session"."session_key" = \'{SECRET}\' LIMIT 21',
+    f"SELECT session_data FROM cached_sessions WHERE sessionKey = '{SECRET}'",
+    f"UPDATE axes_accessattempt SET failures_since_start = 2 WHERE username = '{SECRET}'",
     # Something with an odd apostrophe before the literal.
     f"/* don't */ SELECT password FROM users WHERE password = '{SECRET}'",
     f"SELECT password AS \"it's\" FROM users WHERE password = '{SECRET}'",

@@ -73,7 +73,7 @@ def test_the_navigation_counts_what_is_stuck():
 
 def test_what_is_ready_and_may_not_start_yet_has_no_age_but_a_reason():
     rows.processing("w-gone", ordering_key="anna"), rows.ready(ordering_key="anna")
-    assert "held by key" in page("Viewers")
+    assert "held back" in page("Viewers")
 
 
 def test_a_paused_queue_and_one_that_asks_say_so():

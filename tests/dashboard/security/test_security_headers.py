@@ -1,15 +1,17 @@
 """What a browser is told with each answer: what it may load, keep, guess and tell others."""
 
+from urllib.parse import urljoin, urlsplit
+
 import pytest
 from django.test import Client
 
 from dashboard.demo import REPORTS
 from dashboard.models import DemoRow
-from tests.people import client_of
+from tests.people import PASSWORD, client_of, person
 from tests.tasks import rows
 
 pytestmark = pytest.mark.django_db
-OPEN = ("/admin/login/", "/admin/nowhere/", "/metrics")
+OPEN = ("/admin/login/", "/admin/nowhere/", "/nowhere/", "/metrics")
 PAGES = (
     "/admin/",
     "/admin/tasks/task/",
@@ -45,9 +47,12 @@ def test_who_asks_for_the_headers_alone_gets_them(name):
     assert "Content-Security-Policy" in answer.headers
 
 
-def test_parts_of_pages_are_not_kept_either():
-    answer = client_of("Viewers").get("/admin/ops/locks/", headers={"HX-Request": "true"})
-    assert "no-store" in answer.headers["Cache-Control"]
+@pytest.mark.parametrize("address", ["/healthz", "/readyz", "/nowhere/", "/", "/favicon.ico", "/api/v1/openapi.json"])
+def test_what_everybody_may_read_is_kept_by_no_proxy(address):
+    """A 404 may be kept unless it says otherwise, and has the menu of those who are logged in."""
+    for client in (Client(), client_of("Viewers")):
+        for headers in ({}, {"HX-Request": "true"}):
+            assert "no-store" in client.get(address, headers=headers).headers["Cache-Control"]
 
 
 def test_an_error_of_the_server_tells_nothing_of_its_inside(settings, monkeypatch):
@@ -61,3 +66,31 @@ def test_an_error_of_the_server_tells_nothing_of_its_inside(settings, monkeypatc
     inside = ("Traceback", "TypeError", "NoneType", "dashboard.views", "dashboard/locks.html")
     assert [word for word in inside if word in answer.text] == []
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("evil", ["https://evil.example/", "//evil.example/", "/\\evil.example/"])
+def test_no_redirect_leads_to_another_host(evil):
+    login = {"username": person("Operators").username, "password": PASSWORD, "next": evil}
+    client = client_of("Operators")
+    for answer in (
+        Client().post("/admin/login/", login),
+        Client().post("/admin/login/", login, query_params={"next": evil}),
+        client.get("/admin/login/", {"next": evil}),
+        client.post("/admin/language/", {"language": "en", "next": evil}, headers={"Referer": evil.strip()}),
+        client.post("/admin/tasks/queue/do/pause/", {"queue": "mail", "next": evil}),
+        client.get(f"/admin/tasks/task{evil}"),
+    ):
+        target = urlsplit(urljoin("https://ops.example/admin/", answer.headers.get("Location", "").replace("\\", "/")))
+        assert (target.scheme, target.netloc) == ("https", "ops.example"), answer.headers
+
+
+@pytest.mark.parametrize("address", ["/admin/", "/api/v1/docs/", "/nowhere/"])
+def test_no_page_is_answered_or_linked_under_the_name_of_another_host(address):
+    client = client_of("Viewers")
+    assert client.get(address, headers={"Host": "evil.example"}).status_code == 400
+    forwarded = {
+        "X-Forwarded-Host": "evil.example",
+        "Forwarded": "host=evil.example",
+        "X-Original-URL": "//evil.example",
+    }
+    assert "evil.example" not in client.get(address, headers=forwarded).text

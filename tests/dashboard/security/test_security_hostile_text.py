@@ -2,13 +2,16 @@
 
 import logging
 import re
+from datetime import timedelta
 from html.parser import HTMLParser
 
 import pytest
 from django.apps import apps
 from django.db import connection
 from django.test import Client
+from django.utils import timezone
 
+from tests.commands import run
 from tests.dashboard import hostile
 from tests.dashboard.addresses import walk
 from tests.people import person
@@ -16,6 +19,9 @@ from tests.people import person
 pytestmark = pytest.mark.django_db
 EVIL_TAG = re.compile(r"<(?:img src=x|svg/onload|iframe|style>body|a href=.?javascript)|<script>window", re.IGNORECASE)
 EVALUATED = re.compile(r"\b1117\b")
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b\u2028\u202a-\u202e\u2066-\u2069\ufeff]")  # all but new lines
+SAY_NOTHING_STORED = {"cancel_tasks", "fleet_status"}
+PLANTED = (timezone.now() - timedelta(hours=2)).isoformat()  # as the corpus has it
 NOT_READ = {"logout", "password_change"}
 # These start processes or ask one for something; tests of their own look at them.
 NOT_PRESSED = re.compile(r"logout|demo|burst")
@@ -117,3 +123,17 @@ def test_no_preview_and_no_message_takes_text_for_markup(client):
             page = answer.text + (client.get(answer.headers["Location"]).text if answer.status_code == 302 else "")
             assert_harmless(f"{path} to {address}", page)
     assert len(pressed) >= 15, pressed
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("list_tasks",), ("list_tasks", "--csv"), ("show_task", hostile.ID), ("queue_status",), ("list_schedules",),
+        ("show_attention",), ("show_lock_history", "--at", PLANTED, "--around", "1h"), ("fleet_status",),
+        ("cancel_tasks", hostile.ID),
+    ],
+)  # fmt: skip
+def test_no_command_hands_a_control_character_to_the_terminal(words):
+    outcome = run(*words)
+    assert "pwned" in outcome.stdout + outcome.stderr or words[0] in SAY_NOTHING_STORED
+    assert CONTROL.findall(outcome.stdout + outcome.stderr) == []

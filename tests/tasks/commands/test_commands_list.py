@@ -99,7 +99,7 @@ class TestCsv:
         [row] = csv.DictReader(io.StringIO(run("list_tasks", "--csv").stdout))
         assert (list(row), row["id"], row["queue"]) == (KEYS, str(task.pk), 'a "b", c')
 
-    @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)"])
+    @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\uff1d1+1"])
     def test_no_cell_is_a_formula(self, name):
         rows.ready(queue_name=name)
         [row] = csv.DictReader(io.StringIO(run("list_tasks", "--csv").stdout))

@@ -1,9 +1,10 @@
-"""Log lines as JSON: one object a line, with the attempt that logs, and without values of rows."""
+"""Log lines: as text, and as JSON with one object a line, the attempt that logs, and without values of rows."""
 
 import json
 import logging
 import os
 from contextlib import contextmanager
+from contextvars import copy_context
 from logging.handlers import QueueHandler, QueueListener
 from queue import Queue
 
@@ -12,8 +13,8 @@ import pytest
 from django.db import IntegrityError, connection
 
 from dashboard import environment
-from tasks.framework.log_lines import JsonFormatter, RunningFilter
-from tasks.support.tracing import Running
+from tasks.framework.log_lines import JsonFormatter, LineFormatter, RunningFilter
+from tasks.support.tracing import RUNNING, Running
 from tests.waiting import wait_until
 from tests.web import gunicorn
 
@@ -22,9 +23,9 @@ logger = logging.getLogger("shop")
 
 
 class Lines(logging.Handler):
-    def __init__(self):
+    def __init__(self, formatter=None):
         super().__init__()
-        self.setFormatter(JsonFormatter())
+        self.setFormatter(formatter or JsonFormatter())
         self.texts = []
 
     def emit(self, record):
@@ -55,19 +56,40 @@ def test_a_line_outside_of_a_handler():
     assert "\n" not in lines.texts[0]
 
 
+def warn_as(attempt):
+    RUNNING.set(attempt)
+    logger.warning("slow")
+
+
 def test_a_line_of_a_handler_formatted_in_another_thread():
     lines, queue = Lines(), Queue()
     sender = QueueHandler(queue)
     sender.addFilter(RunningFilter())
     listener = QueueListener(queue, lines)
     listener.start()
-    with heard_by(sender), Running(4711, 2, "w1", "mail", "shop.tasks.send", TRACE):
-        logger.warning("slow")
+    with heard_by(sender):
+        copy_context().run(warn_as, Running(4711, 2, "w1", TRACE))
     listener.stop()
     [said] = lines.objects
     assert {name: said[name] for name in ("task_id", "attempt", "worker", "trace")} == {
         "task_id": 4711, "attempt": 2, "worker": "w1", "trace": TRACE[3:35]
     }  # fmt: skip
+
+
+def test_text_of_others_begins_no_line_and_controls_no_terminal():
+    forged = "x\n2026-11-25 12:00 INFO a login that never was\x1b[2J\r\u202e"
+    shown = r"2026-11-25 12:00 INFO a login that never was\x1b[2J\r\u202e"
+    lines = Lines(LineFormatter("%(levelname)s %(message)s"))
+    with heard_by(lines):
+        try:
+            raise ValueError(forged)
+        except ValueError:
+            logger.exception("GET %s", forged)
+    first, *others = lines.texts[0].split("\n")
+    assert first == rf"ERROR GET x\n{shown}"
+    assert others[0] == "  Traceback (most recent call last):"
+    assert others[-2:] == ["  ValueError: x", f"  {shown}"]
+    assert all(line.startswith("  ") for line in others)
 
 
 @pytest.mark.django_db

@@ -9,8 +9,8 @@ import pytest
 from tasks.compat import task
 from tasks.exceptions import StaleVersion
 from tasks.schedule import ticks
+from tasks.schedule.declared import NEVER, Scheduler
 from tasks.support.database import fetch
-from tasks.worker.scheduler import NEVER, Scheduler
 from tests import databases
 from tests.databases import QueueDatabase
 from tests.shifted import Clock

@@ -12,7 +12,7 @@ from tests.processes import HANDLERS_APP
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
-TASKS = 600
+TASKS = 300
 OUTAGES = {
     "restart": outages.restart,
     "crashed backend": outages.crash_one_backend,
@@ -81,6 +81,20 @@ def test_f15_who_cannot_come_back_at_once_keeps_its_task(breakable_server, datab
     assert database.wait_for(task_id, "COMPLETED").attempt == 1
     assert ledger.count() == 1
     assert_nobody_was_taken_for_dead(database, [worker])
+
+
+def test_no_child_is_started_while_the_database_is_away(breakable_server, database, start_worker):
+    """It would only end, and the next one be started later still: up to 30 s after the database is back."""
+    breakable_server.stop()
+    try:
+        worker = start_worker()
+        wait_until(lambda: worker.log().count("supervisor: trying again") >= 5)
+        assert worker.log().count("cannot start") <= 2
+    finally:
+        breakable_server.start()
+        database.close()
+    [task_id] = database.enqueue(handlers.work)
+    database.wait_for(task_id, "COMPLETED")
 
 
 def test_f17_a_server_that_takes_no_writes_costs_nobody_its_presence(breakable_server, database, start_worker):

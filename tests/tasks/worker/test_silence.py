@@ -2,10 +2,12 @@
 
 import time
 from contextlib import closing, contextmanager
+from urllib.parse import quote
 
 import psycopg
 import pytest
 from django.db import connection
+from psycopg.conninfo import conninfo_to_dict
 
 from tasks.support.database import (
     PromptConnection,
@@ -15,6 +17,7 @@ from tasks.support.database import (
     read_committed,
     transaction,
 )
+from tasks.worker import session
 from tests.commands import database_url
 from tests.relay import relay
 from tests.tasks.worker_app import tasks as handlers
@@ -96,6 +99,21 @@ def patched_options(**changed):
         kept = {name: value for name, value in options.items() if value != ""}
         patch.setitem(connection.settings_dict, "OPTIONS", kept)
         yield
+
+
+def test_a_silent_server_that_the_address_names_first_is_passed_by_soon(database, settings):
+    """The second one is the primary by then, and each attempt to connect begins with the first."""
+    server = conninfo_to_dict(database.url)
+    with relay(database.url) as way:
+        way.silence()
+        hosts = quote(f"127.0.0.1,{server['host']}", safe="")
+        ports = f"{way.listener_port},{server.get('port', 5432)}"
+        address = f"postgres://{server['user']}@/{server['dbname']}?host={hosts}&port={ports}"
+        settings.ROWLOCK = {"DIRECT_DATABASE_URL": f"{address}&target_session_attrs=read-write"}
+        began = time.monotonic()
+        with closing(session.connect("w1")) as found:
+            assert session.CONNECT_SECONDS <= time.monotonic() - began < 5 * session.CONNECT_SECONDS
+            assert found.info.host == server["host"]
 
 
 @pytest.mark.django_db

@@ -1,4 +1,4 @@
-"""Tables of the API: tokens, writes that were carried out, and counts of requests."""
+"""The tables of the API and of the fleet: tokens, writes that were carried out, counts of requests, installations."""
 
 import django.db.models.deletion
 from django.conf import settings
@@ -14,7 +14,7 @@ LOGGED = "ALTER TABLE dashboard_apicount SET LOGGED"
 class Migration(migrations.Migration):
     dependencies = [
         ("auth", "0012_alter_user_first_name_max_length"),
-        ("dashboard", "0003_thresholds"),
+        ("dashboard", "0002_alerts"),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
@@ -88,4 +88,30 @@ class Migration(migrations.Migration):
             options={"default_permissions": ()},
         ),
         migrations.RunSQL(UNLOGGED, LOGGED),
+        migrations.CreateModel(
+            name="Installation",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.TextField(unique=True)),
+                ("url", models.TextField(help_text="Of its site, like https://ops-billing.example")),
+                ("token", models.TextField()),
+            ],
+            options={
+                "default_permissions": ("view",),
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("name__regex", "^[^=,|[:cntrl:]]{1,255}$")),
+                        name="dashboard_installation_name_is_one",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("url__regex", "^https?://[^/?#@[:space:]]+(/[^?#@[:space:]]*)?$")),
+                        name="dashboard_installation_url_is_one",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("token__regex", "^gAAAA[A-Za-z0-9_=-]{20,}$")),
+                        name="dashboard_installation_sealed",
+                    ),
+                ],
+            },
+        ),
     ]

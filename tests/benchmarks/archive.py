@@ -1,0 +1,117 @@
+"""The archive: Rowlock's claim of one task beside many archived ones, and how long the archive's pages take.
+
+`--finished 100000000` archives so many. `python -m tests.benchmarks.archive URL` measures the pages of a database.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from functools import partial
+
+import psycopg
+
+from tests import databases
+from tests.benchmarks.bench import Bench
+from tests.benchmarks.growth import CLAIMS, EMPTY, Grown, compared
+from tests.benchmarks.pages import set_up
+from tests.benchmarks.report import Part, percentile, summaries, waits
+from tests.benchmarks.subject import Rowlock
+from tests.databases import ROOT
+
+ARCHIVED = 10_000_000
+MONTHS, PAGES = 24, 40
+GOAL, GOAL_MS = 1 / 1.05, 100.0
+MAKE_MONTHS = """
+SELECT rowlock_make_archive(('2024-01-01'::date + n * interval '1 month')::date) FROM generate_series(0, %s - 1) AS n
+"""
+# One in a hundred has failed, with an attempt; one in ten has a key, of which there are a thousand.
+FILL_MONTH = """
+INSERT INTO tasks_archive (id, task_path, queue_name, priority, args, kwargs, status, version, created_at, run_after,
+    started_at, finished_at, finished_by, attempt, max_attempts, ordering_key, attempts)
+SELECT n, 'shop.tasks.task_' || n %% 20, 'queue_' || n %% 5, 0, jsonb_build_array(n), '{}',
+    CASE WHEN n %% 100 = 0 THEN 'FAILED' ELSE 'COMPLETED' END, 3, at, at, at, at, 'w', 1, 5,
+    CASE WHEN n %% 10 = 1 THEN 'key_' || n %% 9973 END,
+    CASE WHEN n %% 100 = 0 THEN '[{"id": 1, "number": 1, "worker_id": "w", "outcome": "failed", "traceback": "x",
+        "exception_class": "shop.CardDeclined", "finished_at": "2024-01-01T00:00:00+00:00"}]'::jsonb END
+FROM (
+    SELECT n, '2024-01-01T00:00Z'::timestamptz + %(month)s::int * interval '1 month'
+        + (n - %(lowest)s::bigint) * interval '28 days' / (1 + %(highest)s::bigint - %(lowest)s::bigint) AS at
+    FROM generate_series(%(lowest)s::bigint, %(highest)s::bigint) AS n
+) AS row
+"""
+LIST = "/admin/tasks/task/archive/"
+SEARCHES = {
+    "newest": f"{LIST}",
+    "two years back": f"{LIST}?before=2024-01-20T00%3A00%3A00%2B00%3A00%2F1",
+    "a function": f"{LIST}?task=shop.tasks.task_7",
+    "a function on a day": f"{LIST}?task=shop.tasks.task_7&since=2024-08-03T00%3A00Z&until=2024-08-04T00%3A00Z",
+    "a key": f"{LIST}?key=key_41",
+    "failures": f"{LIST}?status=FAILED",
+    "failures of a function": f"{LIST}?status=FAILED&task=shop.tasks.task_0",
+    "nothing": f"{LIST}?task=shop.tasks.nothing",
+    "an id": f"{LIST}?id=%d",
+    "one task": "/admin/tasks/task/%d/",
+}
+
+
+def run(scene: Bench) -> Part:
+    part = scene.part("archive", "Archive: a claim and the pages beside archived tasks")
+    number = ARCHIVED if scene.options.finished is None else scene.options.finished
+    empty = Rowlock(scene.server.url, scene.pipe)
+    empty.prepare()
+    empty.empty()
+    tables = []
+    for place, name in enumerate((EMPTY, f"{number:,} archived")):
+        grown = Grown(scene, 200 + place, name)
+        databases.create(grown.url, template=empty.url)
+        tables.append(grown)
+    fill(tables[1], number)
+    title = "Claims of one task a second, none waits for the disk"
+    claims = min(CLAIMS, scene.tasks(CLAIMS))
+    figures = scene.alternate(title, {table.label: partial(table.claim, claims) for table in tables}, scene.rounds())
+    line = [sys.executable, "-m", "tests.benchmarks.archive", tables[1].url, str(number)]
+    times = json.loads(
+        subprocess.run(line, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+    )
+    part.tables = [compared(title, figures), waits(f"Pages among {number:,} archived tasks of {MONTHS} months", times)]
+    part.figures = {title: figures, "pages": summaries(times)}
+    slow = {name: 1000 * percentile(values, 0.95) for name, values in times.items()}
+    part.notes = [
+        f"Goals: a claim at {GOAL:.2f} of the empty table, p95 of a page below {GOAL_MS:.0f} ms; "
+        + ", ".join(f"{name}: {value:.0f} ms" for name, value in slow.items())
+        + ".",
+        *scene.excuses.values(),
+    ]
+    return part
+
+
+def fill(grown: Grown, number: int) -> None:
+    grown.execute(MAKE_MONTHS, MONTHS)
+    share = number // MONTHS
+    for month in range(MONTHS):
+        ids = {"lowest": month * share + 1, "highest": number if month == MONTHS - 1 else (month + 1) * share}
+        with psycopg.connect(grown.url, autocommit=True) as connection:
+            connection.execute(FILL_MONTH, {**ids, "month": month})
+        grown.scene.say(f"  {ids['highest']:,} of {number:,}")
+    grown.execute("VACUUM ANALYZE")
+
+
+def measured(url: str, number: int) -> dict[str, list[float]]:
+    """Seconds of each page, asked in turn, after a first round that is not counted."""
+    client = set_up(url)
+    times: dict[str, list[float]] = {name: [] for name in SEARCHES}
+    for turn in range(PAGES + 1):
+        for name, path in SEARCHES.items():
+            asked = path % (1 + turn * number // (PAGES + 1)) if "%d" in path else path
+            began = time.perf_counter()
+            answer = client.get(asked)
+            seconds = time.perf_counter() - began
+            assert answer.status_code == 200, (asked, answer.status_code)
+            if turn:
+                times[name].append(seconds)
+    return times
+
+
+if __name__ == "__main__":
+    print(json.dumps(measured(sys.argv[1], int(sys.argv[2]))))
