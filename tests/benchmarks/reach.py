@@ -5,7 +5,6 @@ The cost of traces has a part of its own, `tracing`.
 
 import contextlib
 import http.client
-import importlib
 import itertools
 import json
 import random
@@ -16,11 +15,11 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 
 import psycopg
 
 from tests import databases
+from tests.benchmarks.alert_latency import alert_latency
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.growth import Grown
 from tests.benchmarks.pages.scene import FILLING, FINISHED, in_chunks
@@ -31,7 +30,6 @@ from tests.web import gunicorn
 
 SETTINGS = FILLING
 ROWS, FAILED = 10_000_000, 10_000
-ALERTS = "tests.benchmarks.alert_latency"
 INCIDENTS = 5  # of each watcher: one takes 8 s
 CALLERS = 8
 SECONDS = 5.0
@@ -119,15 +117,12 @@ def fill(rows: int, grown: Grown) -> None:
 
 def latencies(scene: Bench) -> dict[str, list[float]]:
     """The seconds of each incident, by who watches; `--tasks` says how many incidents."""
-    if find_spec(ALERTS) is None:
-        return {}
     few = replace(scene, options=replace(scene.options, tasks=scene.tasks(INCIDENTS)))
     try:
-        found: dict[str, list[float]] = importlib.import_module(ALERTS).alert_latency(few)
+        return alert_latency(few)
     except Unfit as reason:
         scene.excuse("alerts", reason)
         return {}
-    return found
 
 
 def requests(scene: Bench, port: int, tokens: Sequence[Sequence[str]], rows: int) -> Table:
