@@ -24,14 +24,13 @@ class TestExitStatus:
 
     def test_refused_is_a_failure_that_names_the_reason_on_stderr(self):
         task = rows.ready()
-        outcome = run_process("requeue_tasks", task.pk)
+        outcome = run("requeue_tasks", task.pk)
         assert (outcome.status, outcome.stdout) == (1, "0 tasks requeued.\n")
         assert outcome.stderr.splitlines()[0] == f"Task {task.pk}: it is READY already and waits for a worker."
 
     def test_a_command_line_that_says_too_little_or_nonsense(self):
         nonsense = [("0",), ("--status", "GONE"), ("--older-than", "7 days"), ("9" * 30,)]
-        in_a_process = [run_process("requeue_tasks"), run_process("requeue_tasks", "9" * 30)]
-        for outcome in [*in_a_process, *(run("requeue_tasks", *argv) for argv in nonsense)]:
+        for outcome in [run_process("requeue_tasks"), *(run("requeue_tasks", *argv) for argv in nonsense)]:
             assert (outcome.status, outcome.stdout) == (2, ""), outcome.stderr
             assert "Traceback" not in outcome.stderr
 
@@ -94,7 +93,7 @@ class TestJson:
 
 class TestVerbosity:
     def test_v0_is_silent_when_all_is_well(self):
-        outcome = run_process("requeue_tasks", rows.failed().pk, "-v0")
+        outcome = run("requeue_tasks", rows.failed().pk, "-v0")
         assert (outcome.status, outcome.stdout, outcome.stderr) == (0, "", "")
 
     def test_v0_speaks_when_something_is_wrong(self):

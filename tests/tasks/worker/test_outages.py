@@ -12,7 +12,7 @@ from tests.processes import HANDLERS_APP
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
-TASKS = 600
+TASKS = 300
 OUTAGES = {
     "restart": outages.restart,
     "crashed backend": outages.crash_one_backend,

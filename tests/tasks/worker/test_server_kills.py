@@ -65,7 +65,7 @@ def test_no_task_is_completed_whose_write_a_crash_of_the_server_lost(
     lost = 0
     worker = start_worker("--threads", 8)
     for kill in range(kills):
-        tasks = database.enqueue(pooled.write_relaxed, count=1500)
+        tasks = database.enqueue(pooled.write_relaxed, count=600)
         begun = ledger.count() + 200
         wait_until(lambda begun=begun: ledger.count() > begun)
         freeze(worker, signal.SIGSTOP)  # so that it does not repeat what was lost before we look

@@ -17,12 +17,13 @@ LATER = "INSERT INTO django_migrations (app, name, applied) VALUES ('tasks', '99
 
 
 @pytest.fixture
-def database(private_server) -> Iterator[QueueDatabase]:
-    """An empty database: each test migrates it as far as it needs."""
-    url = databases.named(private_server.url, "upgraded")
+def database(template_url: str) -> Iterator[QueueDatabase]:
+    """An empty database: a test migrates it as far as it needs."""
+    url = databases.named(template_url, f"{databases.name_of(template_url)}_upgraded")
     databases.create(url)
     with contextlib.closing(QueueDatabase(url)) as database:
         yield database
+    databases.drop(url)
 
 
 def migrate(database: QueueDatabase, *target: str) -> None:
@@ -53,8 +54,9 @@ def test_a_worker_refuses_tables_of_an_older_version_until_they_are_migrated(dat
     assert [effect.task_id for effect in ledger.effects()] == list(enqueued)
 
 
-def test_a_worker_works_on_the_tables_of_a_newer_version(database, ledger, start_worker):
-    migrate(database)
+def test_a_worker_works_on_the_tables_of_a_newer_version(database, template_url, ledger, start_worker):
+    databases.drop(database.url)
+    databases.create(database.url, template=template_url)
     database.rows(LATER)
     enqueued = database.enqueue(handlers.work)
     worker = start_worker()
