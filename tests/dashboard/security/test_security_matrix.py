@@ -138,8 +138,8 @@ def test_the_table_knows_no_address_that_is_gone():
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_reading_opens_what_the_role_may_see_writes_nothing_and_offers_no_refusal(role):
-    """A button that can be pressed leads to where the role may post."""
+def test_reading_opens_what_the_role_may_see_and_writes_nothing(role):
+    """And each button that can be pressed leads to where the role may post."""
     pages: dict[str, str] = {}
     assert differences(role, "get", ROUTES, pages) == []
     if role not in ("nobody", "customer"):
