@@ -16,7 +16,7 @@ from pwd import struct_passwd
 
 import psycopg
 
-from dashboard.embedded import cluster
+from dashboard.embedded import ServerError, cluster
 from dashboard.embedded.server import EmbeddedServer
 from tests.benchmarks.peers import environment
 
@@ -115,4 +115,8 @@ def serve(listener: Listener, held: Container) -> None:
     with contextlib.suppress(OSError):  # the listener is closed at the end
         while True:
             with listener.accept() as connection:
-                connection.send(held.obey(connection.recv()))
+                try:
+                    answer = held.obey(connection.recv())
+                except ServerError as error:
+                    answer = 1, str(error)
+                connection.send(answer)
