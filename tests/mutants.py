@@ -369,6 +369,8 @@ MUTANTS = [
     Mutant("pruning: finished tasks only", "tasks.operations.prune.PRUNE_TASKS",
            "task.status = ANY(%(statuses)s::text[]) AND task.finished_at",
            "coalesce(task.finished_at, task.created_at)", ("tests/tasks/commands/test_commands_prune.py",)),
+    without("archiving: version", "tasks.operations.archive.ARCHIVE", " AND page.version = task.version",
+            "tests/tasks/operations/test_archive.py"),
     without("first page: its own patience", "tasks.panels.PATIENCE",
             ", set_config('lock_timeout', %(lock)s::text, true),\n    set_config('statement_timeout', '2s', true)",
             "tests/dashboard/attention/test_attention.py", "tests/dashboard/overview/test_overview.py"),

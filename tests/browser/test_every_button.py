@@ -73,8 +73,9 @@ def one_task(tour: Tour) -> None:
     tour.says(f"Cancel: done for #{task.pk}.")
     BulkRun.objects.all().delete()
     old = rows.archived(task_path=handlers.log_in.module_path, args=["anna", "x"])
-    tour.at(f"{LIST}archive/").named("Search", exact=True).press(f"#archived-{old.pk} a").says("Archived:")
-    tour.look()
+    tour.at(f"{LIST}archive/").named("Search", exact=True).look()
+    tour.press(f"#archived-{old.pk} a").says("Archived:").look()
+    tour.at(f"{LIST}{old.pk}/")
     tour.press("[data-action=run_again]").confirm().says("Enqueued as #")
     Task.objects.all().delete()
 
