@@ -18,7 +18,7 @@ from tests.postgres import PrivateServer
 from tests.waiting import wait_until
 from tests.web import gunicorn
 
-ROUNDS = 3
+ROUNDS = 2
 OF_ITS_KIND = "UPDATE dashboard_alertchannel SET kinds = '{unserved}'"
 WORKERS = "SELECT pid FROM tasks_worker WHERE stopped_at IS NULL"
 WATCHER = "SELECT pid FROM tasks_lock WHERE name = %s AND owner IS NOT NULL"
