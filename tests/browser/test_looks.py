@@ -30,7 +30,8 @@ ELSEWHERE = {
     "ops_stop_worker", "ops_take_back", "ops_withdraw", "orders_account_lock", "orders_account_move",
     "orders_order_lock", "orders_order_resolve", "orders_order_run", "orders_order_watch", "tasks_queue_switch",
     "ops_schedule_act", "ops_schedule_line", "ops_schedule_switch_on", "ops_schedule_times",
-    "tasks_task_action", "tasks_task_all", "tasks_task_delete_view", "tasks_task_run_stop", "tasks_task_save_view",
+    "tasks_task_action", "tasks_task_again", "tasks_task_all", "tasks_task_delete_view", "tasks_task_run_stop",
+    "tasks_task_save_view",
 }  # fmt: skip
 # Django's own forms and lists, which only the menu of all models leads to.
 STOCK = re.compile(
@@ -65,13 +66,14 @@ def addresses(failed) -> dict[str, str]:
     """The pages, with tasks in every state on the list."""
     Queue.objects.create(name="mail", paused=True, paused_by="anna")
     rows.ready(), rows.ready(queue_name="mail"), rows.ready(ordering_key="key"), rows.ready(ordering_key="key")
-    rows.completed(), rows.cancelled(), rows.processing("w-gone")
+    rows.archived(task_path="app." + "long" * 60), rows.completed(), rows.cancelled(), rows.processing("w-gone")
     rows.processing("w-gone", concurrency_key="l" * 255, slot=1), rows.ready(concurrency_key="l" * 255)
     rows.ready(task_path="app." + "long" * 60, queue_name="q" * 120, ordering_key="k" * 255)
     return {
         "list": LIST,
         "detail": f"{LIST}{failed.pk}/",
         "filtered": f"{LIST}?status=FAILED&queue=default",
+        "archive": f"{LIST}archive/",
         "why": f"{LIST}why/{'q' * 120}/",
         "enqueue": f"{LIST}enqueue/",
         "enqueue a function": f"{LIST}enqueue/?task={handlers.typed.module_path}",

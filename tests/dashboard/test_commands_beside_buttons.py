@@ -7,6 +7,7 @@ import pytest
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
 COMMAND = re.compile(r'command\.html"|data-copy="{{')
+INCLUDED = re.compile(r'{% include "([^"]+)"')
 # Buttons that lead to a page which shows the command for what was ticked or matched, before anything changes.
 LEADS_ON = {
     "task_pages/list.html": "task_pages/bulk_confirm.html",
@@ -32,8 +33,12 @@ def test_there_are_buttons():
     assert len(with_buttons()) > 20
 
 
+def whole(name: str) -> str:
+    """The template with those that it includes."""
+    text = (TEMPLATES / name).read_text()
+    return text + "".join(whole(part) for part in INCLUDED.findall(text))
+
+
 @pytest.mark.parametrize("name", with_buttons())
 def test_the_command_is_shown(name):
-    assert COMMAND.search((TEMPLATES / LEADS_ON.get(name, name)).read_text()), (
-        f"{name} has a button without its command"
-    )
+    assert COMMAND.search(whole(LEADS_ON.get(name, name))), f"{name} has a button without its command"

@@ -225,5 +225,5 @@ class TestQueuesOfEarlierVersions:
 def test_every_field_of_a_reason_stops_at_the_same_length():
     templates = (settings.BASE_DIR / "templates").rglob("*.html")
     fields = re.findall(r'<input[^>]*name="reason"[^>]*>', "".join(path.read_text() for path in templates))
-    assert len(fields) >= 8
+    assert len(fields) >= 3
     assert [field for field in fields if f'maxlength="{reading.LONGEST_REASON}"' not in field] == []

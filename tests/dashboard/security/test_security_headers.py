@@ -58,7 +58,7 @@ def test_what_everybody_may_read_is_kept_by_no_proxy(address):
 def test_an_error_of_the_server_tells_nothing_of_its_inside(settings, monkeypatch):
     settings.DEBUG = False
     rows.ready(id=4711, args=["of the task"])
-    monkeypatch.setattr("dashboard.views.locks.render", None)
+    monkeypatch.setattr("dashboard.views.locks.page", None)
     client = client_of("Lock administrators")
     client.raise_request_exception = False
     answer = client.get("/admin/ops/locks/")
