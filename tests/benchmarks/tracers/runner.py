@@ -1,5 +1,6 @@
 """`python -m tests.benchmarks.tracers.runner TASKS`: the processor's time of the runner for a task, in microseconds."""
 
+import gc
 import sys
 import time
 
@@ -14,6 +15,7 @@ from tasks.queue.claim import Claim  # noqa: E402
 from tasks.queue.reports import Reports  # noqa: E402
 from tasks.worker import connections  # noqa: E402
 from tasks.worker.run import Runner  # noqa: E402
+from tasks.worker.supervisor import OBJECTS_BEFORE_COLLECTION  # noqa: E402
 
 ADD = "UPDATE counter SET n = n + 1 WHERE id = %s"
 NOW = "2026-01-01 00:00:00+00"
@@ -28,6 +30,8 @@ def update(number: int) -> None:
 
 
 tasks = int(sys.argv[1])
+gc.freeze()  # as a worker does
+gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
 connection.ensure_connection()
 connections.watch()
 runner = Runner("w1", Reports("w1"), lambda task_id: None)
