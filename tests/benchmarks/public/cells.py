@@ -69,7 +69,7 @@ def recovered(summary: Summary) -> str:
     """Seconds until nine tenths of the rate before, and the harness's estimate of jobs that were lost."""
     block = summary["phases"].get("recovery", {})
     seconds, lost = block.get("chaos_recovery_time_s"), block.get("jobs_lost")
-    return "not recovered" if seconds is None else f"{seconds:,.0f} s, {lost or 0:,.0f} lost"
+    return "not recovered" if seconds is None else f"{seconds:,.0f} s, {lost or 0:,.0f} lost (estimate)"
 
 
 def under(kind: str, times: float = 1) -> tuple[tuple[str, str, float], ...]:
