@@ -96,7 +96,7 @@ class Node:
         wait_until(lambda: not self.host.pids())
 
     def is_primary(self) -> bool:
-        """Whether its PostgreSQL answers and takes writes."""
+        """True if its PostgreSQL answers and takes writes."""
         address = f"{self.conninfo} dbname=postgres"
         with contextlib.suppress(psycopg.OperationalError), psycopg.connect(address) as connection:
             return connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,)

@@ -1,4 +1,4 @@
-"""What is installed is pinned by hashes, and is listed in the bill of materials."""
+"""Packages are pinned by hashes, and the bill of materials lists them."""
 
 import json
 import re

@@ -139,7 +139,7 @@ def a_row_of_everything() -> None:
 
 
 def said(*argv: object) -> dict:
-    """What the command answers; it must have succeeded."""
+    """The answer of the command, which must have succeeded."""
     outcome = run(*argv, "--json")
     assert outcome.status == 0, f"{argv}: {outcome.stdout} {outcome.stderr}"
     return outcome.data

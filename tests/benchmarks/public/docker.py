@@ -1,4 +1,4 @@
-"""What the harness calls as `docker`: the words go to the process that owns the server (`server.py`)."""
+"""Stands for `docker` in the harness: the words go to the process that owns the server (`server.py`)."""
 
 import os
 import sys

@@ -24,7 +24,7 @@ DJANGO = {"DJANGO_SETTINGS_MODULE": "tests.settings", "ROWLOCK_APPS": "tests.ben
 
 
 def launch(argv, variables, manifest, overrides):
-    """What the harness starts as one replica."""
+    """One replica, as the harness starts it."""
     url = pg_url(manifest.db_name)
     if manifest.system == "absurd" and overrides["BENCH_INSTANCE_ID"] == "0":
         # A restarted replica finds the schema and is refused here.

@@ -13,7 +13,7 @@ ADD = "INSERT INTO dashboard_alertchannel (name, sealed_address) VALUES ('ops', 
 
 @pytest.fixture
 def channel(monkeypatch, database: QueueDatabase) -> Iterator[Receiver]:
-    """What the only channel of `database` leads to, for processes that the test starts."""
+    """Lead the only channel of `database` here, for processes that the test starts."""
     monkeypatch.setenv("ROWLOCK_ALERT_PRIVATE", "1")
     with receiving() as receiver:
         database.connection.execute(ADD, [secrets.seal(f"http://127.0.0.1:{receiver.port}/{PASSWORD}")])

@@ -55,7 +55,7 @@ def receiving(certificate: str = "") -> Iterator[Receiver]:
             self.wfile.flush()
 
         def do_CONNECT(self) -> None:
-            """What comes through the tunnel is meant for another host, and answered here."""
+            """Answer here the requests that come through the tunnel, which are meant for another host."""
             self.send_response(200)
             self.end_headers()
             self.connection = stands_for.wrap_socket(self.connection, server_side=True)
