@@ -8,12 +8,12 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tasks import compat
 from tasks.framework import arguments, payload
+from tasks.support import tracing
 
 MOST_LINES = 200  # of an attempt
 LONGEST_LINE = 2000  # bytes
@@ -70,8 +70,21 @@ class Report:
         return (self.ended or time.monotonic()) - self.started >= SHORT_SECONDS
 
 
-# The running attempt of this thread or coroutine; it makes its report when first asked.
-current: ContextVar[Callable[[], Report] | None] = ContextVar("rowlock_attempt", default=None)
+@dataclass(slots=True, eq=False)
+class Attempt(tracing.Running):
+    """An attempt that can tell something while its handler is at work."""
+
+    is_at_work: bool = field(default=False, init=False)
+
+    def report(self) -> Report:
+        """Return the report of this attempt; it is made when it first tells something."""
+        raise NotImplementedError
+
+
+def current() -> Attempt | None:
+    """The attempt whose handler this thread or coroutine runs."""
+    running = tracing.RUNNING.get()
+    return running if isinstance(running, Attempt) and running.is_at_work else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +136,11 @@ class AttemptLogHandler(logging.Handler):
     """Keeps what running handlers log with their attempts."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        report = current.get()
-        if report is None:
+        attempt = current()
+        if attempt is None:
             return
         try:
-            report().log(record, self.format(record))
+            attempt.report().log(record, self.format(record))
         except Exception:  # noqa: BLE001  logging's own way with a line that cannot be formatted
             self.handleError(record)
 

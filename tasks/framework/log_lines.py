@@ -75,8 +75,8 @@ def withheld(text: str, record: logging.LogRecord) -> str:
     for error in errors_of(record):
         for values in filter(None, (error.diag.message_detail, error.diag.context)):
             text = text.replace(values, WITHHELD)
-    report = current.get()
-    return report().redact(text) if report and payload.keys() else text
+    attempt = current()
+    return attempt.report().redact(text) if attempt and payload.keys() else text
 
 
 def errors_of(record: logging.LogRecord) -> Iterator[psycopg.Error]:

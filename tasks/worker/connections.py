@@ -47,11 +47,6 @@ def opened() -> Sequence[BaseDatabaseWrapper]:
     return connections.all(initialized_only=True) if _thread.opened is None else tuple(_thread.opened)
 
 
-def are_relaxed() -> bool:
-    """True if this thread's commits to the database of the tasks do not wait for the disk."""
-    return _thread.is_relaxed
-
-
 def relax(wanted: bool) -> None:
     """Let this thread's commits to the database of the tasks not wait for the disk, or wait as the session's default.
 

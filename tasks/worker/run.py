@@ -24,7 +24,7 @@ from tasks.compat import (
 )
 from tasks.exceptions import LostClaim
 from tasks.framework import arguments, payload, results
-from tasks.framework.context import Report, TaskContext, current
+from tasks.framework.context import Attempt, Report, TaskContext
 from tasks.framework.declaration import PostgresTask
 from tasks.queue import completion
 from tasks.queue.claim import Claim
@@ -104,7 +104,7 @@ class Runner:
 
     def run(self, claim: Claim, task: PostgresTask) -> Ending:
         """Run the handler of one claim to its end; an exception of the handler is its outcome, never the caller's."""
-        run = self._run_of(claim, task)
+        run = _Run(claim.id, claim.attempt, self.worker_id, claim.traceparent, claim, task, self)
         token = tracing.RUNNING.set(run)
         try:
             if self.tracer is None:
@@ -120,12 +120,9 @@ class Runner:
         claim, task, started = run.claim, run.task, time.monotonic()
         if unreadable := run.read_arguments():
             return run.end(started, failure=unreadable)
-        epoch = None
-        if self.relaxes(task):
-            connections.relax(True)
-            epoch = self.epoch()
-        elif connections.are_relaxed():
-            connections.relax(False)
+        is_relaxed = self.relaxes(task)
+        connections.relax(is_relaxed)
+        epoch = self.epoch() if is_relaxed else None
         return_value, failure = None, None
         try:
             if self.is_heard:
@@ -146,7 +143,7 @@ class Runner:
 
     async def run_coroutine(self, claim: Claim, task: PostgresTask, was_ended: Callable[[], Failure | None]) -> Ending:
         """Run an `async def` handler on this thread's event loop; `was_ended`: why we cancelled it, if we did."""
-        run = self._run_of(claim, task)
+        run = _Run(claim.id, claim.attempt, self.worker_id, claim.traceparent, claim, task, self)
         tracing.RUNNING.set(run)  # each coroutine has a context of its own
         if self.tracer is None:
             return await self._run_coroutine(run, was_ended)
@@ -169,8 +166,12 @@ class Runner:
                 task_started.send(run.sender, task_result=run.result)
             if run.may_resume:
                 run.state = await asyncio.to_thread(self.checkpoint, claim.id)
-            current.set(run.report)
-            return_value = run.encode(await task.func(*run.context, *run.args, **run.kwargs))
+            run.is_at_work = True
+            try:
+                value = await task.func(*run.context, *run.args, **run.kwargs)
+            finally:
+                run.is_at_work = False
+            return_value = run.encode(value)
             if was_ended():
                 raise asyncio.CancelledError
         except BaseException as error:  # noqa: BLE001  as above; the event loop must not end either
@@ -181,9 +182,6 @@ class Runner:
             if self.is_heard:
                 await run.finish_coroutine(TaskResultStatus.SUCCESSFUL, has_guests=has_guests)
         return run.end(started, return_value, failure, epoch)
-
-    def _run_of(self, claim: Claim, task: PostgresTask) -> "_Run":
-        return _Run(claim.id, claim.attempt, self.worker_id, claim.traceparent, claim, task, self)
 
     def _recording(self, run: "_Run") -> tracing.Recording:
         return tracing.Recording(self.tracer, run, run.claim.queue_name, run.claim.task_path)
@@ -240,7 +238,7 @@ def _recorded(run: "_Run", span: tracing.Recording, ending: Ending) -> Ending:
 
 
 @dataclass(slots=True, eq=False)
-class _Run(tracing.Running):
+class _Run(Attempt):
     """The handler's call, and the framework's result of it, which is made when somebody reads it."""
 
     claim: Claim
@@ -283,7 +281,6 @@ class _Run(tracing.Running):
         return (TaskContext(task_result=self.result, own=self.report(), state=self.state),)
 
     def report(self) -> Report:
-        """Return the report of this attempt; it is made when it first tells something."""
         if self._report is None:
             redact = redaction.redactor(self.task, self.args, self.kwargs)
             self._report = Report(self.claim.id, self.claim.attempt, self.task.lowest_level(), redact)
@@ -319,11 +316,11 @@ class _Run(tracing.Running):
 
     def work(self) -> str | None:
         """Call the handler. Returns its return value as JSON text."""
-        attempt = current.set(self.report)
+        self.is_at_work = True
         try:
             value = self.task.call(*self.context, *self.args, **self.kwargs)
         finally:
-            current.reset(attempt)
+            self.is_at_work = False
         return None if value is None and self._result is None else self.encode(value)
 
     def encode(self, value: Any) -> str | None:
