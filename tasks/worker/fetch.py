@@ -2,6 +2,7 @@
 
 What one worker takes no other can begin. So it takes one task after the queue was empty, and then twice as many each
 time, for as long as it gets as many as it wants: a short task does not wait behind a long one beside an idle worker.
+Coroutines that have a slot are claimed together: they begin at once and leave the processor to others while they wait.
 """
 
 import logging
@@ -109,9 +110,13 @@ class Fetcher:
         self._ahead_limit = 0
         self._ahead_lock = threading.Lock()
 
-    def next_batch(self, room: int | None = None) -> list[Claim]:
-        """Write what has ended and claim what comes next, `room` tasks at most. Raises psycopg.Error, or Convicted."""
-        limit = self.allowance.take(self.size.wanted if room is None else min(self.size.ramp, room))
+    def next_batch(self, room: int | None = None, at_once: int = 0) -> list[Claim]:
+        """Write what has ended and claim what comes next. Raises psycopg.Error, or Convicted.
+
+        `room`: so many tasks at most. `at_once`: so many coroutines would begin at once.
+        """
+        wanted = self.size.wanted if room is None else min(max(self.size.ramp, at_once), room)
+        limit = self.allowance.take(wanted)
         batch: list[Claim] = []
         try:
             batch = self.session.run(lambda connection: self._flush_and_claim(connection, limit))

@@ -118,6 +118,11 @@ class Pool:
             self._awaited = 1 if is_full else max(0, least - room)
             return 0 if self._awaited else room
 
+    def free_coroutines(self) -> int:
+        """Free slots of coroutines, if nothing but coroutines was claimed last; 0: the next tasks may be others."""
+        with self._lock:
+            return max(0, -self.coroutines.excess) if self.coroutines.is_used and not self.threads.is_used else 0
+
     def _has_idle_kind(self) -> bool:
         """True if slots of one kind are free that no claim has met; the next task of the queue may be for them."""
         is_known = {self.threads: True, self.coroutines: not self.runner.holds_row and declaration.has_coroutines()}

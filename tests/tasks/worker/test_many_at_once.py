@@ -36,6 +36,32 @@ def test_coroutines_run_at_once_in_one_process(database, ledger, start_worker):
     assert most_at_once(ledger.effects()) == 50
 
 
+COUNT_CLAIMS = """
+CREATE TABLE claim_statement (tasks int);
+CREATE FUNCTION count_claims() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO claim_statement SELECT count(*) FROM claimed WHERE status = 'PROCESSING' HAVING count(*) > 0;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER count_claims AFTER UPDATE ON tasks_task REFERENCING NEW TABLE AS claimed
+    FOR EACH STATEMENT EXECUTE FUNCTION count_claims();
+"""
+FORGET_CLAIMS = "DROP TRIGGER count_claims ON tasks_task; DROP FUNCTION count_claims; DROP TABLE claim_statement"
+
+
+def test_coroutines_that_come_together_are_claimed_together(database, start_worker):
+    """One, two, four and so on at a time, each claim with a commit, let the last of them wait for long."""
+    database.connection.execute(COUNT_CLAIMS)
+    try:
+        start_worker("--coroutines", 50)
+        database.enqueue(pooled.rest, 0.0)
+        database.wait_until_finished()
+        database.enqueue(pooled.rest, 0.0, count=40)
+        database.wait_until_finished()
+        assert [row.tasks for row in database.rows("SELECT tasks FROM claim_statement")] == [1, 40]
+    finally:
+        database.connection.execute(FORGET_CLAIMS)
+
+
 def test_both_kinds_share_a_process(database, ledger, start_worker):
     with database.connection.transaction():
         for _ in range(20):

@@ -69,6 +69,14 @@ def test_tasks_of_one_kind_do_not_count_slots_of_the_other(pool, claim):
     assert pool.room() == 2
 
 
+def test_coroutines_that_have_a_slot_are_claimed_together(pool, claim):
+    assert pool.free_coroutines() == 0, "nothing is known yet about the next task"
+    pool.submit(claim(pooled.rest, 3))
+    assert pool.free_coroutines() == 1
+    pool.submit(claim(handlers.work, 1))
+    assert pool.free_coroutines() == 0, "the next tasks may want the processor"
+
+
 def test_short_tasks_are_claimed_ahead_and_long_ones_are_not(pool, claim):
     jobs = claim(pooled.rest, 4)
     pool.coroutines.was_claimed = True
