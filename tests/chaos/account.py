@@ -14,6 +14,8 @@ from itertools import groupby, pairwise
 from tests.chaos.drill import Drill
 from tests.ledger import Effect
 
+NUMBER = "SELECT count(*) FROM tasks_task WHERE queue_name = 'default'"  # those that send alerts have another one
+STATUSES = "SELECT status, count(*) FROM tasks_task WHERE queue_name = 'default' GROUP BY status"
 STALE_SECONDS = 1.0  # how long after an outage a worker may need until it writes again
 # A completion waits 50 ms at most until the child looks, which it does every 50 ms; the rest is for a busy machine.
 UNFLUSHED_SECONDS = 0.25
@@ -33,7 +35,7 @@ class Summary:
     `recovery_ms`: for each attempt that ended with a struck worker, from the strike until its row was READY again.
     `permitted`: effects repeated because their worker was struck before their completion can have been written; `late`:
     they had ended so long before that on a machine with time to spare it would have been; `forbidden`: nobody was
-    struck. `outside`: what the mail server, the accounts and the locks say.
+    struck. `outside`: what the mail server, the accounts, the locks, the schedule, the alerts and the limits say.
     """
 
     seed: int
@@ -71,7 +73,7 @@ class Account:
         ages = [age for effect in repeated if (age := self.age_at_strike(effect)) is not None]
         return Summary(
             seed=drill.plan.seed,
-            tasks=drill.plan.tasks,
+            tasks=drill.database.value(NUMBER),
             strikes=dict(Counter(strike.victim for strike in drill.strikes)),
             outages=len(drill.outages),
             workers=drill.database.value("SELECT count(*) FROM tasks_worker"),
@@ -84,10 +86,13 @@ class Account:
             lost=self.lost(effects),
             falsely_recovered=self.falsely_recovered(),
             out_of_order=list(self.out_of_order(effects)),
-            statuses=dict(drill.database.statuses()),
+            statuses=dict(rows(STATUSES)),
             outcomes=dict(rows("SELECT outcome, count(*) FROM tasks_attempt GROUP BY outcome")),
             refused=drill.database.value("SELECT count(*) FROM tasks_refusedwrite"),
-            outside=drill.world.account(drill.ledger, self.struck_at) if drill.world else {},
+            outside={
+                **(drill.world.account(drill.ledger, self.struck_at) if drill.world else {}),
+                **drill.duties.account(effects, self.struck_at),
+            },
         )
 
     def struck_at(self, pid: int) -> datetime | None:
@@ -102,7 +107,7 @@ class Account:
     def lost(self, effects: list[Effect]) -> list[int]:
         """Tasks that are not completed, or of which no effect has come to its end."""
         done = {effect.task_id for effect in effects if effect.ended}
-        rows = self.drill.database.rows("SELECT id, status FROM tasks_task ORDER BY id")
+        rows = self.drill.database.rows("SELECT id, status FROM tasks_task WHERE queue_name = 'default' ORDER BY id")
         return [row.id for row in rows if row.status != "COMPLETED" or row.id not in done]
 
     @staticmethod

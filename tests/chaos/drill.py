@@ -10,6 +10,7 @@ from datetime import datetime
 
 import psutil
 
+from tests.chaos.duties import INCIDENTS, Duties
 from tests.chaos.world import World
 from tests.databases import QueueDatabase
 from tests.ledger import Ledger
@@ -36,8 +37,7 @@ class Plan:
     tasks: int = 2000
     kills: int = 20
     freezes: int = 0
-    supervisors: int = 2
-    children: int = 2
+    supervisors: int = 3
     outages: int = 0
     pace: float = 1.0
 
@@ -61,12 +61,13 @@ class Outage:
 
 @dataclass
 class Drill:
-    """One run of a plan. `start` starts a supervisor with `plan.children` children, `disturb` makes an outage."""
+    """One run of a plan. `start` starts the supervisor of this place in the fleet, `disturb` makes an outage."""
 
     plan: Plan
     database: QueueDatabase
     ledger: Ledger
-    start: Callable[[], Worker]
+    duties: Duties
+    start: Callable[[int], Worker]
     disturb: Callable[[random.Random], None] | None = None
     world: World | None = None
     strikes: list[Strike] = field(default_factory=list)
@@ -77,33 +78,39 @@ class Drill:
 
     def run(self) -> None:
         """From the first task to the end of the last worker."""
+        self.duties.prepare(self.database, self.plan.seed)
         self.enqueue()
         chance = random.Random(self.plan.seed)
         began = time.monotonic()
-        self.fleet = [self.launch() for _ in range(self.plan.supervisors)]
+        self.fleet = [self.launch(place) for place in range(self.plan.supervisors)]
         blows = [self.kill] * self.plan.kills + [self.freeze] * self.plan.freezes
         chance.shuffle(blows)
+        incidents = range(0, len(blows), max(1, len(blows) // INCIDENTS))
         disturbed = chance.sample(range(len(blows)), self.plan.outages)
         for number, strike in enumerate(blows):
             self.wait_until_done((number + 1) * self.plan.tasks // (len(blows) + 1))
+            if number in incidents:
+                self.duties.make_incident(self.database)
             strike(chance)
             if number in disturbed:
                 self.make_outage(chance)
+        self.duties.finish(self.database)
         self.database.wait_until_finished(seconds=120)
         self.seconds = time.monotonic() - began
         self.stop()
         if self.world:
             self.world.finish(self.database)
 
-    def launch(self) -> Worker:
-        self.launched.append(self.start())
+    def launch(self, place: int) -> Worker:
+        self.launched.append(self.start(place))
         return self.launched[-1]
 
     def enqueue(self) -> None:
-        """Tasks in an order that mixes keyed and free ones, and those that reach out of the queue."""
+        """Tasks in an order that mixes keyed and free ones with all others."""
         with self.database.connection.transaction():
             for number in range(self.plan.tasks):
-                if not (self.world and self.world.enqueue(self.database, number)):
+                is_other = self.world and self.world.enqueue(self.database, number)
+                if not (is_other or self.duties.enqueue(self.database, number)):
                     key = None if number % KEYED_SHARE else f"key {number // KEYED_SHARE % KEYS}"
                     self.database.enqueue(handlers.vary, self.plan.seed, self.plan.pace, ordering_key=key)
 
@@ -132,7 +139,8 @@ class Drill:
             worker.send_all(signal.SIGKILL)
         else:
             worker.send(signal.SIGKILL)  # its children finish what they run and end by themselves
-        self.fleet[self.fleet.index(worker)] = self.launch()
+        place = self.fleet.index(worker)
+        self.fleet[place] = self.launch(place)
 
     def kill_everybody(self) -> None:
         """The whole fleet at once: whoever comes next finds nobody to take over from."""
@@ -142,7 +150,7 @@ class Drill:
         self.strikes.append(Strike(self.ledger.now(), "everybody", frozenset(doomed)))
         for worker in self.fleet:
             worker.send_all(signal.SIGKILL)
-        self.fleet = [self.launch() for _ in self.fleet]
+        self.fleet = [self.launch(place) for place in range(len(self.fleet))]
 
     def freeze(self, chance: random.Random) -> None:
         """One SIGSTOP of a child or of a whole group, which goes on once its lease has ended and it was convicted."""

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ class Report:
         }
         machine = {"cores": os.cpu_count(), "load_average": round(os.getloadavg()[2], 1)}
         courses = {name: {"what": what, **added_up(self.courses[name])} for name, what in COURSES.items()}
-        return {"versions": versions, "machine": machine, "courses": courses}
+        return {"date": date.today().isoformat(), "versions": versions, "machine": machine, "courses": courses}
 
 
 def added_up(runs: list[Summary]) -> dict[str, Any]:
@@ -147,7 +148,7 @@ def _where(figures: dict[str, Any]) -> str:
     seeds = ", ".join(f"{name} {' '.join(map(str, course['seeds']))}" for name, course in figures["courses"].items())
     busy = " that other work kept busy" if machine["load_average"] > OWN_LOAD * machine["cores"] else ""
     return (
-        f"{versions}; {machine['cores']} cores{busy} (load average {machine['load_average']}); "
+        f"{figures['date']}; {versions}; {machine['cores']} cores{busy} (load average {machine['load_average']}); "
         f"{seconds:.0f} s of work. Seeds: {seeds}."
     )
 

@@ -1,14 +1,19 @@
 """The oracles of a drill see what is wrong, and excuse only what a strike explains."""
 
+import json
+from collections import namedtuple
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.chaos import duties
 from tests.chaos.account import Account
 from tests.chaos.drill import Outage, Strike
+from tests.chaos.duties import Duties
 from tests.chaos.effects.holdings import Holding
 from tests.chaos.world import is_after
+from tests.dashboard.alerts.receiver import Receiver
 from tests.ledger import Effect
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -79,3 +84,49 @@ def test_a_lock_is_given_on_when_it_is_free_and_with_a_higher_fence(fence, began
     earlier = Holding(1, "lock", 1, STRUCK, at(1), at(2))
     later = Holding(2, "lock", fence, UNTOUCHED, at(began), at(4))
     assert is_after(earlier, later, struck and at(struck)) is is_right
+
+
+@pytest.mark.parametrize(
+    ("effects", "most"),
+    [
+        ([effect(1, 1, 3, UNTOUCHED), effect(2, 2, 4, UNTOUCHED)], 2),
+        ([effect(1, 1, 2, UNTOUCHED), effect(2, 3, 4, UNTOUCHED)], 1),
+        ([effect(1, 9, 20, STRUCK), effect(2, 11, 12, UNTOUCHED)], 1),  # its slot is another one's by then
+        ([effect(1, 9, None, STRUCK), effect(2, 9.5, 12, UNTOUCHED)], 2),
+    ],
+)
+def test_effects_of_a_limit_count_until_they_end_or_their_worker_is_struck(effects, most):
+    assert duties.most_at_once(effects, Account(Past()).struck_at) == most
+
+
+def test_a_rate_is_counted_in_the_worst_second():
+    assert duties.most_in_a_second([at(0.2), at(0.9), at(1.1), at(1.3)]) == 3
+
+
+Tick = namedtuple("Tick", "at task_id")
+
+
+@pytest.mark.parametrize(
+    ("ticks", "missed", "doubled"),
+    [
+        ([(0, 1), (1, 2), (2, 3)], 0, 0),
+        ([(0, 1), (2, 3)], 1, 0),
+        ([(0, 1), (1, 2), (1, 4), (2, 3)], 0, 1),
+        ([(0, 1), (1, 1), (2, 3)], 0, 1),
+    ],
+)
+def test_each_second_ticks_once_and_makes_one_task(ticks, missed, doubled):
+    found = Duties(Receiver(), first_tick=at(0)).tick_figures([Tick(at(when), task) for when, task in ticks], at(3))
+    assert found == {"ticks": len(ticks), "ticks missed": missed, "ticks doubled": doubled}
+
+
+def message(queue: str, state: str, number: str) -> tuple[str, dict[str, str], bytes]:
+    return "/", {}, json.dumps({"title": f"Nobody serves {queue}.", "state": state, "id": number}).encode()
+
+
+def test_each_incident_is_told_twice_and_a_second_copy_has_the_same_id():
+    told = [message("drill-0", "opened", "a"), message("drill-0", "opened", "a"), message("drill-0", "resolved", "b")]
+    kept = Duties(Receiver(posts=told), incidents=["drill-0"])
+    assert kept.alert_figures() == {"incidents": 1, "alerts missed": 0, "alerts doubled": 0}
+    kept.channel.posts = [*told[:2], message("drill-0", "opened", "c")]
+    assert kept.alert_figures() == {"incidents": 1, "alerts missed": 1, "alerts doubled": 1}

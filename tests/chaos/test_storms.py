@@ -6,7 +6,7 @@ import pytest
 
 from tests import outages
 from tests.chaos.drill import Plan
-from tests.chaos.runs import RUNS, assert_nothing_was_lost, fresh_seed, run
+from tests.chaos.runs import STORMS, assert_nothing_was_lost, fresh_seed, run
 
 OUTAGES = [
     outages.restart,
@@ -23,14 +23,14 @@ def database(breakable_database):
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("number", RUNS)
-def test_thirty_kills_and_ten_outages(breakable_server, database, ledger, start_worker, report, number):
+@pytest.mark.parametrize("number", STORMS)
+def test_thirty_kills_and_ten_outages(breakable_server, database, ledger, duties, start_worker, report, number):
     """Who is killed around a restart is missed by no presence: the lease convicts, so it is short here."""
-    plan = Plan(seed=fresh_seed(), tasks=3000, kills=30, supervisors=3, outages=10)
+    plan = Plan(seed=fresh_seed(), tasks=3000, kills=30, outages=10)
 
     def disturb(chance):
         chance.choice(OUTAGES)(breakable_server, database)
 
-    summary = run(plan, database, ledger, start_worker, disturb=disturb, ROWLOCK_LEASE_SECONDS=5)
+    summary = run(plan, database, ledger, duties, start_worker, disturb=disturb, ROWLOCK_LEASE_SECONDS=5)
     report.note("storms", database, summary)
     assert_nothing_was_lost(plan, summary)
