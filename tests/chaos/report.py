@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ class Report:
         }
         machine = {"cores": os.cpu_count(), "load_average": round(os.getloadavg()[2], 1)}
         courses = {name: {"what": what, **added_up(self.courses[name])} for name, what in COURSES.items()}
-        return {"date": date.today().isoformat(), "versions": versions, "machine": machine, "courses": courses}
+        return {"date": datetime.now(UTC).date().isoformat(), "versions": versions, "machine": machine, "courses": courses}
 
 
 def added_up(runs: list[Summary]) -> dict[str, Any]:
