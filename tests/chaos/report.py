@@ -71,7 +71,8 @@ class Report:
         }
         machine = {"cores": os.cpu_count(), "load_average": round(os.getloadavg()[2], 1)}
         courses = {name: {"what": what, **added_up(self.courses[name])} for name, what in COURSES.items()}
-        return {"date": datetime.now(UTC).date().isoformat(), "versions": versions, "machine": machine, "courses": courses}
+        today = datetime.now(UTC).date().isoformat()
+        return {"date": today, "versions": versions, "machine": machine, "courses": courses}
 
 
 def added_up(runs: list[Summary]) -> dict[str, Any]:
