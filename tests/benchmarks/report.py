@@ -33,6 +33,7 @@ LOG_INTRODUCTION = """Every table of `make bench`, part by part. Compare ratios 
 """
 OURS = "Rowlock"
 # They move bare rows and are no queue.
+SPREAD = ("least", "most")  # of the rounds, in the log alone
 LONGEST_TEXT = 600  # characters of a printed report that the page shows whole
 FLOORS = ("pgbench", "Python on bare rows", "plain ")
 
@@ -120,12 +121,9 @@ def comparison(part: Mapping[str, Any]) -> str:
     lines = [f"## {part['title']}", ""]
     rows = [cells for table in part["tables"] if (cells := compared(table))]
     if rows:
-        lines += [line(["", OURS, "next best", "ratio"]), line(["---", "--:", "---", "--:"])]
-        lines += [line(cells) for cells in rows]
+        lines += [line(["", OURS, "next best", "ratio"]), "|---|--:|---|--:|", *map(line, rows)]
     elif part["tables"]:
-        first = part["tables"][0]
-        lines += [line(first["columns"]), line(["---"] + ["--:"] * (len(first["columns"]) - 1))]
-        lines += [line([shown(cell) for cell in row]) for row in first["rows"]]
+        lines += grid(part["tables"][0], leave_out=SPREAD)
     elif len(part["text"]) <= LONGEST_TEXT:
         lines += ["```", part["text"].strip(), "```"]
     else:
@@ -156,18 +154,19 @@ def section(part: Mapping[str, Any]) -> str:
     for note in part["notes"]:
         lines += [note, ""]
     for found in part["tables"]:
-        lines += [
-            f"**{found['title']}**",
-            "",
-            line(found["columns"]),
-            line(["---"] + ["--:"] * (len(found["columns"]) - 1)),
-        ]
-        lines += [line([shown(cell) for cell in row]) for row in found["rows"]]
+        lines += [f"**{found['title']}**", "", *grid(found)]
         lines += ["", *(f"{note}\n" for note in found["notes"])]
     if part["text"]:
         lines += ["```", part["text"].strip(), "```", ""]
     lines += [f"<sub>{part['date']} · {part['machine']} · {part['versions']} · `{part['command']}`</sub>", ""]
     return "\n".join(lines)
+
+
+def grid(table: Mapping[str, Any], *, leave_out: Sequence[str] = ()) -> list[str]:
+    """The lines of a table; some columns may be left out."""
+    shows = [number for number, name in enumerate(table["columns"]) if name not in leave_out]
+    lines = [line([table["columns"][number] for number in shows]), "|---" + "|--:" * (len(shows) - 1) + "|"]
+    return [*lines, *(line([shown(row[number]) for number in shows]) for row in table["rows"])]
 
 
 def line(cells: Sequence[str]) -> str:

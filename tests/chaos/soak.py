@@ -41,23 +41,29 @@ TABS = (("overview", "/admin/", 5.0), ("tasks", "/admin/tasks/task/", 5.0), ("lo
 
 @dataclass(frozen=True)
 class Plan:
-    """How long, and how many tasks a second arrive; `sample_seconds` between two looks; all of it in seconds."""
+    """How long, and how many tasks a second arrive; `sample_seconds` between two looks; all of it in seconds.
+
+    `held_seconds`: how long a transaction is open, in the middle; half of the time by default.
+    """
 
     seconds: float = 3600.0
+    held_seconds: float | None = None
     rate: int = 200
     sample_seconds: float = 15.0
     children: int = 2
     prune_seconds: float = 60.0  # how often finished tasks of some age are deleted; 0: never
 
+    def phase(self, elapsed: float) -> str:
+        """The phase so many seconds after the start.
 
-def phase(elapsed: float, whole: float) -> str:
-    """The transaction is open in the second and the third quarter.
-
-    >>> [phase(elapsed, 8) for elapsed in (0, 2, 5.9, 6)]
-    ['before', 'held', 'held', 'after']
-    """
-    share = elapsed / whole
-    return BEFORE if share < 0.25 else HELD if share < 0.75 else AFTER
+        >>> [Plan(seconds=8).phase(elapsed) for elapsed in (0, 2, 5.9, 6)]
+        ['before', 'held', 'held', 'after']
+        >>> [Plan(seconds=8, held_seconds=6).phase(elapsed) for elapsed in (0.9, 1, 6.9, 7)]
+        ['before', 'held', 'held', 'after']
+        """
+        held = self.seconds / 2 if self.held_seconds is None else self.held_seconds
+        from_middle = elapsed - self.seconds / 2
+        return BEFORE if from_middle < -held / 2 else HELD if from_middle < held / 2 else AFTER
 
 
 @dataclass
@@ -101,11 +107,11 @@ class Soak:
             self.faults.append(error)
 
     def watch(self) -> None:
-        """Look again and again; in the middle half of the time a transaction is open that does nothing."""
+        """Look again and again; in the middle of the time a transaction is open that does nothing."""
         self.began = time.monotonic()
         with ExitStack() as forgotten:
             while not self.faults and (elapsed := time.monotonic() - self.began) < self.plan.seconds:
-                now = phase(elapsed, self.plan.seconds)
+                now = self.plan.phase(elapsed)
                 if now == HELD and self.samples and self.samples[-1].phase == BEFORE:
                     forgotten.enter_context(forgotten_transaction(self.database.url))
                 elif now == AFTER:
@@ -196,7 +202,8 @@ def main(words: list[str]) -> None:
     from tests.chaos import soak_report
 
     given = parser().parse_args(words)
-    plan = Plan(given.minutes * 60, given.rate, max(0.5, given.minutes * 60 / 240))
+    held = None if given.held is None else given.held * 60
+    plan = Plan(given.minutes * 60, held, given.rate, max(0.5, given.minutes * 60 / 240))
     with throw_away_server(**DURABLE) as server, ExitStack() as stack:
         database = QueueDatabase(databases.named(server.url, "soak"))
         databases.migrate(database.url)
@@ -228,6 +235,7 @@ def set_up_django(url: str) -> None:
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m tests.chaos.soak", description=__doc__)
     found.add_argument("--minutes", type=float, default=60.0, help="how long (default: 60)")
+    found.add_argument("--held", type=float, help="minutes in which a transaction is open (default: half of them)")
     found.add_argument("--rate", type=int, default=200, help="tasks a second (default: 200)")
     found.add_argument(
         "--report", type=Path, default=ROOT / "docs", help="the folder of reliability.md and measurements/"

@@ -5,8 +5,9 @@ import os
 import platform
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ PHASES = {
     "after": "after it has ended",
 }
 TASK_TABLE = "tasks_task"
+POINTS = 10  # of the curve
 WARM_UP, LAST = 0.1, 0.8  # shares of the run: what is flat is the same between the first tenth and the last fifth
 Figures = dict[str, Any]
 
@@ -146,17 +148,11 @@ def render(found: Figures) -> str:
         f"{found['ended']:,} attempts ended; {versions}; {found['machine']['cores']} cores, shared with other work "
         f"(load average {found['machine']['load_average']}).",
         "",
-        row("", *PHASES.values()),
-        row("---", *["--:"] * len(PHASES)),
-        *[row(label, *(shown(phase[key]) for phase in found["phases"].values())) for key, label in LINES.items()],
+        *curve(found["samples"]),
         "",
         recovered(found["recovery"]),
         "",
-        row("what must not grow", "early", "late"),
-        row("---", "--:", "--:"),
-        *[row(name, shown(early), shown(late)) for name, (early, late) in found["flat"].items()],
-        "",
-        "Early: the median from the first tenth of the time to its first third; late: of the last fifth.",
+        grown(found["flat"]),
         "",
     ]
     if found["pages"]:
@@ -168,18 +164,40 @@ def render(found: Figures) -> str:
     return "\n".join(lines)
 
 
-LINES = {
-    "ended_per_second": "attempts ended a second",
-    "pickup_p50_ms": "pickup p50, ms",
-    "pickup_p99_ms": "pickup p99, ms",
-    "longest_waiting_ms": "oldest task that waited, ms",
-    "most_waiting": "most tasks waiting",
-    "most_dead_rows": "most dead rows",
-    "dead_rows": "dead rows at the end",
-    "table_mb": "table at the end, MiB",
-    "indexes_mb": "its indexes, MiB",
-    "vacuums": "vacuums",
-}
+def curve(samples: Sequence[Figures]) -> list[str]:
+    """The table of what happened over time, in some ten steps; each line tells of the time since the one before."""
+    step = max(1, len(samples) // POINTS)
+    points = [*samples[:-1:step], samples[-1]]
+    columns = ["minute", "transaction", "ended a second", "pickup p50, ms", "pickup p99, ms", "waiting", "dead rows"]
+    lines = [row(*columns, "table, MiB", "indexes, MiB"), "|--:|---" + "|--:" * 7 + "|"]
+    for first, last in pairwise(points):
+        longest = 1000 * max(
+            sample["oldest_seconds"] for sample in samples if first["seconds"] < sample["seconds"] <= last["seconds"]
+        )
+        before = first["waits"] or [0] * throughput.BUCKETS
+        waits = [late - early for early, late in zip(before, last["waits"] or before, strict=True)]
+        rate = (last["done"] - first["done"]) / max(0.001, last["seconds"] - first["seconds"])
+        table = last["tables"][TASK_TABLE]
+        figures = (
+            rate,
+            pickup_ms(waits, 0.5, longest),
+            pickup_ms(waits, 0.99, longest),
+            last["waiting"],
+            table["dead"],
+        )
+        sizes = (table["heap_bytes"] / MEBIBYTE, table["index_bytes"] / MEBIBYTE)
+        state = "open" if last["phase"] == "held" else ""
+        lines.append(row(f"{last['seconds'] / 60:.0f}", state, *(f"{figure:,.0f}" for figure in (*figures, *sizes))))
+    return lines
+
+
+def grown(flat: Mapping[str, Sequence[float]]) -> str:
+    """Tell what has grown of all that must not."""
+    more = [f"{name} {shown(early)} to {shown(late)}" for name, (early, late) in flat.items() if late > early]
+    return (
+        f"Of {len(flat)} figures that must not grow (memory of each process, files, sessions, locks), medians of the "
+        f"first third and the last fifth: {', '.join(more) or 'none did'}{'; the others did not' if more else ''}."
+    )
 
 
 def recovered(found: Figures) -> str:
