@@ -13,11 +13,16 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import psutil
+import psycopg
+
+from tests.postgres import PrivateServer, throw_away_server
 
 PREFIX = "rowlock-test"
 SUBNET = "10.77.0.0/24"
+PASSWORD = "over the network"
 CLONE_NEWUTS = 0x04000000
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -72,6 +77,26 @@ def network(*names: str) -> Iterator[list[Host]]:
     finally:
         for namespace in (switch, *(host.namespace for host in hosts)):
             subprocess.run(["ip", "netns", "delete", namespace], stderr=subprocess.DEVNULL)
+
+
+@contextlib.contextmanager
+def server_on(host: Host, **settings: str) -> Iterator[PrivateServer]:
+    """A PostgreSQL on this host, which all others reach with PASSWORD, and this process through its socket."""
+    with contextlib.ExitStack() as stack:
+        with host.entered():
+            server = stack.enter_context(throw_away_server(listen_addresses=host.address, **settings))
+        with (server.data / "pg_hba.conf").open("a") as rules:
+            rules.write(f"host all all {SUBNET} scram-sha-256\n")
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute(f"ALTER ROLE CURRENT_USER PASSWORD '{PASSWORD}'")
+            connection.execute("SELECT pg_reload_conf()")
+        yield PrivateServer(server)
+
+
+def address_of(host: Host, url: str) -> str:
+    """The URL of a database of the server on this host, for the other hosts."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:{PASSWORD}@{host.address}:5432", query=""))
 
 
 def require_rights() -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
@@ -26,7 +25,7 @@ from tests.chaos.gated.tasks import APP, shut_gate, wait_at_the_gate
 from tests.chaos.hosts import Host
 from tests.databases import QueueDatabase
 from tests.ledger import Ledger
-from tests.postgres import PrivateServer, throw_away_server
+from tests.postgres import PrivateServer
 from tests.processes import Worker
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -37,7 +36,6 @@ LEASE_SECONDS = 3
 # A lease ends unseen until the next sweep, and a busy machine is late.
 SLACK_SECONDS = 10
 WEB_PORT = 8000
-PASSWORD = "over the network"
 TEMPLATE = "rowlock_template"
 
 
@@ -53,23 +51,16 @@ class Site:
 
     def address_of(self, database: QueueDatabase) -> str:
         """Its address for the other hosts."""
-        parts = urlsplit(database.url)
-        return urlunsplit(parts._replace(netloc=f"{parts.username}:{PASSWORD}@{self.database.address}:5432", query=""))
+        return hosts.address_of(self.database, database.url)
 
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with contextlib.ExitStack() as stack:
         machines = stack.enter_context(hosts.network("database", "workers-1", "workers-2", "web"))
-        with machines[0].entered():
-            server = stack.enter_context(throw_away_server(listen_addresses=machines[0].address))
-        with (server.data / "pg_hba.conf").open("a") as rules:
-            rules.write(f"host all all {hosts.SUBNET} scram-sha-256\n")
-        with psycopg.connect(server.url, autocommit=True) as connection:
-            connection.execute(f"ALTER ROLE CURRENT_USER PASSWORD '{PASSWORD}'")
-            connection.execute("SELECT pg_reload_conf()")
+        server = stack.enter_context(hosts.server_on(machines[0]))
         databases.migrate(databases.named(server.url, TEMPLATE))
-        yield Site(*machines, PrivateServer(server))
+        yield Site(*machines, server)
 
 
 @pytest.fixture
