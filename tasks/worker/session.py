@@ -49,8 +49,12 @@ END AS duty
 # The leaders of other supervisors sleep without knowing that nobody is on duty: enqueuers would wake none of them.
 LEAVE_DUTY = """
 SELECT pg_advisory_unlock(hashtext('rowlock:duty'), hashtext(current_schema())),
-    pg_notify('rowlock_' || current_schema(), 'duty')
+    pg_notify('rowlock_' || current_schema(), %(payload)s::text)
 """
+# Payloads. Enqueuers send none: that is for the worker on duty alone. If all leaders tried to claim each new task, that
+# would be as many statements as there are supervisors.
+VACANT = "duty"  # one may take the duty
+MANY_TASKS = "many"  # and all should claim
 
 
 class Session:
@@ -199,49 +203,50 @@ class Session:
         self.run(lambda connection: listen(connection, "rowlock"))
         self.is_listening = True
 
-    def stop_listening(self) -> None:
+    def stop_listening(self, payload: str = VACANT) -> None:
         """Leave the duty to a leader of another supervisor, and receive no notifications. Errors are logged."""
         self.is_listening = False
         try:
             if self.is_on_duty:
-                self.run(lambda connection: connection.execute(LEAVE_DUTY))
+                self.run(lambda connection: connection.execute(LEAVE_DUTY, {"payload": payload}))
             self.run(lambda connection: connection.execute("UNLISTEN *"))
         except psycopg.Error as error:
             logger.warning("worker %s could not leave the duty: %s", self.worker_id, str(error).strip())
         self.is_on_duty = False
 
-    def wait(self, seconds: float, other: int) -> bool:
-        """Wait for a notification, for the file descriptor `other`, or for `seconds`. True if `other` is readable.
+    def wait(self, seconds: float, other: int) -> tuple[set[str], bool]:
+        """Wait for a notification, for the file descriptor `other`, or for `seconds`.
 
-        A notification that came together with the answer to a query was read with it: the socket is silent about it.
+        Returns the payloads, and True if `other` is readable. A notification that came together with the answer to a
+        query was read with it: the socket is silent about it.
         """
-        if self.drain():
-            return False
+        if payloads := self.drain():
+            return payloads, False
         readable = readable_within([*self.descriptors(), other], seconds)
         with self._lock:
             if self.connection is not None and readable - {other}:
                 try:  # without the generator of `drain`: a task waits for us
                     self.connection.pgconn.consume_input()
-                    while self.connection.pgconn.notifies():
-                        pass
+                    while notification := self.connection.pgconn.notifies():
+                        payloads.add(notification.extra.decode())
                 except psycopg.Error as error:
                     self._note(error)
-        return other in readable
+        return payloads, other in readable
 
-    def drain(self) -> bool:
+    def drain(self) -> set[str]:
         """Read what the server sent unasked, and so notice at once when it has closed the session.
 
-        True if there was a notification.
+        Returns the payloads of its notifications.
         """
         with self._lock:
             if self.connection is None:
-                return False
+                return set()
             try:
                 self._read_answer()
-                return bool(list(self.connection.notifies(timeout=0)))
+                return {notification.payload for notification in self.connection.notifies(timeout=0)}
             except psycopg.Error as error:
                 self._note(error)
-                return False
+                return set()
 
     def has_input(self) -> bool:
         """True if the server sent something: an answer, a notification, or the end of the session."""

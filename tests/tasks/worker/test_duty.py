@@ -75,3 +75,44 @@ def test_who_has_found_nothing_more_keeps_it(database, background):
     background.leadership.hand_over_after_long_work()
     assert background.session.is_on_duty
     assert database.value(ON_DUTY) == 1
+
+
+class TestTwoLeaders:
+    """One of them is on duty; the other belongs to another supervisor and has heard the notification too."""
+
+    @pytest.fixture
+    def other(self, database, background):
+        """The leadership of the other one, which listens."""
+        state, token = SharedState(), LeaderToken()
+        session = Session("w2", state)
+        assert session.open(lambda connection: options.register(connection, "w2", Options()))
+        session.listen()
+        assert session.take_duty() == "others"
+        assert token.take(state)
+        yield Leadership(session, token, wakes=background.lifeline)
+        session.forget()
+
+    def waited(self, leadership, seconds):
+        wait_until(leadership.session.has_input)
+        began = time.monotonic()
+        leadership._await_work(seconds)
+        return time.monotonic() - began
+
+    def test_only_the_one_on_duty_claims_a_new_task(self, database, background, other):
+        """Else each task of twenty supervisors would be twenty claims."""
+        database.enqueue(handlers.quick)
+        assert self.waited(other, 0.5) >= 0.5
+        assert self.waited(background.leadership, 300) < 300
+
+    def test_all_claim_when_there_are_many(self, background, other):
+        background.leadership.state.is_leader = 1
+        background.leadership.found_work(got_several=True)
+        assert self.waited(other, 300) < 300
+        assert not other.session.is_on_duty, "the first thing to do is to claim"
+
+    def test_the_duty_is_taken_from_who_works_for_long(self, database, background, other):
+        work_for_long(background)
+        background.leadership.hand_over_after_long_work()
+        assert self.waited(other, 300) < 300
+        assert other.session.is_on_duty
+        assert database.value(ON_DUTY) == 1
