@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,6 +20,7 @@ from tests.databases import name_of
 from tests.waiting import wait_until
 
 PORT = 6432
+VERSION_OF_PREPARED, MOST_PREPARED = (1, 21), 200
 # Each transaction gets another session than the one before, so state left in a session is lost.
 CONFIGURATION = """
 [databases]
@@ -37,14 +39,20 @@ ignore_startup_parameters = extra_float_digits{ignored}
 
 
 @contextlib.contextmanager
-def pgbouncer(url: str, *, mode: str = "transaction", ignores_options: bool = False, folder: str = "") -> Iterator[str]:
+def pgbouncer(
+    url: str,
+    *,
+    mode: str = "transaction",
+    ignores_options: bool = False,
+    keeps_prepared: bool = False,
+    folder: str = "",
+) -> Iterator[str]:
     """The URL of the same database through a pooling proxy.
 
-    `ignores_options`: it drops the client's startup options instead of refusing the client. `folder`: of its socket; in
-    the same one another proxy has the same URL.
+    `ignores_options`: it drops the client's startup options instead of refusing the client. `keeps_prepared`: it keeps
+    account of prepared statements. `folder`: of its socket; in the same one another proxy has the same URL.
     """
-    found = shutil.which("pgbouncer", path=os.pathsep.join([os.environ["PATH"], "/usr/sbin"]))
-    assert found, "No pgbouncer: install the machine's package of that name."
+    found = program()
     server = conninfo_to_dict(url)
     account = pwd.getpwuid(owner_of(str(server.get("host", "")))) if os.geteuid() == 0 else None
     with contextlib.ExitStack() as stack:
@@ -52,7 +60,8 @@ def pgbouncer(url: str, *, mode: str = "transaction", ignores_options: bool = Fa
         if account:
             os.chown(folder, account.pw_uid, account.pw_gid)
         configuration = Path(folder) / "pgbouncer.ini"
-        configuration.write_text(configured(server, folder, mode, ignores_options))
+        more = f"max_prepared_statements = {MOST_PREPARED}\n" if keeps_prepared else ""
+        configuration.write_text(configured(server, folder, mode, ignores_options) + more)
         argv = bound([found, str(configuration)], account=account, at_parents_death=signal.SIGKILL)
         with (Path(folder) / "log").open("wb") as log, subprocess.Popen(argv, cwd="/", stderr=log) as process:
             try:
@@ -61,6 +70,20 @@ def pgbouncer(url: str, *, mode: str = "transaction", ignores_options: bool = Fa
                 yield proxied
             finally:
                 process.kill()
+
+
+def program() -> str:
+    """The PgBouncer of the variable PGBOUNCER, or the machine's."""
+    found = os.environ.get("PGBOUNCER") or shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    assert found, "No pgbouncer: install the machine's package of that name."
+    return found
+
+
+@cache
+def version() -> tuple[int, ...]:
+    """Of the program, for example (1, 18, 0)."""
+    told = subprocess.run([program(), "--version"], capture_output=True, text=True, check=True).stdout
+    return tuple(map(int, told.split()[1].split(".")))
 
 
 def owner_of(host: str) -> int:

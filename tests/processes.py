@@ -83,7 +83,9 @@ class Worker:
         wait_until(said, seconds=seconds)
 
 
-def start_worker(database_url: str, ledger_url: str, *arguments: str, **variables: object) -> Worker:
+def start_worker(
+    database_url: str, ledger_url: str, *arguments: str, checkout: Path = ROOT, **variables: object
+) -> Worker:
     """Start `run_worker --json …` with the tests' handlers; `variables` are set in its environment."""
     folder = Path(tempfile.mkdtemp(prefix="worker-"))
     environment = {
@@ -98,7 +100,7 @@ def start_worker(database_url: str, ledger_url: str, *arguments: str, **variable
     with (folder / "stdout").open("wb") as stdout, (folder / "stderr").open("wb") as stderr:
         process = subprocess.Popen(
             bound(argv, at_parents_death=signal.SIGKILL),
-            cwd=ROOT,
+            cwd=checkout,
             env=environment,
             process_group=0,
             stdin=subprocess.DEVNULL,

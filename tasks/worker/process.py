@@ -25,7 +25,7 @@ from tasks.worker.fetch import Fetcher
 from tasks.worker.leader import Leadership, LeaderToken, drain
 from tasks.worker.options import Options, leave, register
 from tasks.worker.run import Runner
-from tasks.worker.session import Session, readable_within
+from tasks.worker.session import LOST, READ_ONLY, Session, readable_within
 from tasks.worker.shared_state import Allowance, SharedState
 
 logger = logging.getLogger(__name__)
@@ -104,8 +104,13 @@ class WorkerProcess:
         return is_new
 
     def checkpoint(self, task_id: int) -> Any:
-        """Return the checkpoint of an earlier attempt, or None. Raises psycopg.Error."""
-        return self.session.run(lambda connection: reports.checkpoint(connection, task_id))
+        """Return the checkpoint of an earlier attempt, or None. An outage is waited out: it is no handler's failure."""
+        while True:
+            try:
+                return self.session.run(lambda connection: reports.checkpoint(connection, task_id))
+            except (*LOST, READ_ONLY) as error:
+                logger.warning("task %s begins once its checkpoint can be read: %s", task_id, str(error).strip())
+            time.sleep(self.session.retry_in() or RETRY_SECONDS)
 
     def earlier_span(self, task_id: int) -> str | None:
         """Return the span of the task's latest failed attempt, or None. Raises psycopg.Error."""

@@ -23,6 +23,7 @@ from tasks.worker.maintenance import Child, Maintenance
 from tasks.worker.options import Options
 from tasks.worker.pooled_process import PooledProcess
 from tasks.worker.process import DONE, ID_TAKEN, REPLACED, RETIRED, WorkerProcess
+from tasks.worker.session import READ_ONLY
 from tasks.worker.shared_state import CANCEL_SECONDS, Allowance, Running, SharedState
 
 logger = logging.getLogger(__name__)
@@ -146,7 +147,7 @@ class Supervisor:
             process = PooledProcess if self.options.runs_many else WorkerProcess
             worker = process(child.id, self.options, *shared)
             return worker.main()
-        except psycopg.OperationalError as error:
+        except (psycopg.OperationalError, READ_ONLY) as error:
             text = worker.session.told(error) if worker else str(error).strip()
             logger.error("worker %s cannot start: %s", child.id, text)
         except BaseException:

@@ -16,6 +16,11 @@ from tests.ledger import Effect
 
 NUMBER = "SELECT count(*) FROM tasks_task WHERE queue_name = 'default'"  # those that send alerts have another one
 STATUSES = "SELECT status, count(*) FROM tasks_task WHERE queue_name = 'default' GROUP BY status"
+# `busy`: a frozen worker kept the row of an account locked.
+OUTCOMES = """
+SELECT CASE WHEN exception_class = 'tasks.exceptions.Busy' THEN 'busy' ELSE outcome END, count(*)
+FROM tasks_attempt JOIN tasks_task AS task ON task.id = task_id WHERE task.queue_name = 'default' GROUP BY 1
+"""
 STALE_SECONDS = 1.0  # how long after an outage a worker may need until it writes again
 # A completion waits 50 ms at most until the child looks, which it does every 50 ms; the rest is for a busy machine.
 UNFLUSHED_SECONDS = 0.25
@@ -87,7 +92,7 @@ class Account:
             falsely_recovered=self.falsely_recovered(),
             out_of_order=list(self.out_of_order(effects)),
             statuses=dict(rows(STATUSES)),
-            outcomes=dict(rows("SELECT outcome, count(*) FROM tasks_attempt GROUP BY outcome")),
+            outcomes=dict(rows(OUTCOMES)),
             refused=drill.database.value("SELECT count(*) FROM tasks_refusedwrite"),
             outside={
                 **(drill.world.account(drill.ledger, self.struck_at) if drill.world else {}),

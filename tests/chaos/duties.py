@@ -133,8 +133,8 @@ class Duties:
         paced = [effect.began for effect in effects if effect.task_id in self.paced]
         return {
             **self.figures,
-            "most at once of a limit of 3": (most := most_at_once(held, struck_at)),
-            "tasks over their limit": max(0, most - LIMIT),
+            "tasks under a limit": len(self.limited),
+            "tasks over their limit": max(0, most_at_once(held, struck_at) - LIMIT),
             "tasks over their rate": max(0, most_in_a_second(paced) - 2 * RATE),
         }
 

@@ -14,6 +14,7 @@ from typing import Any
 import django
 
 from tests.chaos.account import Summary
+from tests.chaos.runs import FREEZES, KILLS, STORMS
 from tests.databases import ROOT, QueueDatabase
 
 JSON_FILE = ROOT / "docs" / "measurements" / "reliability.json"
@@ -25,6 +26,7 @@ COURSES = {
     "freezes": "the same, and SIGSTOP past the lease",
     "storms": "SIGKILL while the database restarts, crashes, ends every session, times statements out, takes no writes",
 }
+DRILLS = {"calm": 1, "kills": len(KILLS), "freezes": len(FREEZES), "storms": len(STORMS)}
 OWN_LOAD = 2  # of a drill itself, for each core
 COLUMNS = (
     "what befell them",
@@ -45,7 +47,10 @@ COLUMNS = (
 
 @dataclass
 class Report:
-    """The summaries of this session's long drills by course, and what they ran on."""
+    """The summaries of this session's long drills by course, and what they ran on.
+
+    Courses of which only some drills were run stay as they were.
+    """
 
     courses: dict[str, list[Summary]] = field(default_factory=dict)
     postgresql: str = ""
@@ -54,25 +59,25 @@ class Report:
         self.postgresql = database.value("SHOW server_version")
         self.courses.setdefault(course, []).append(summary)
 
-    @property
-    def is_complete(self) -> bool:
-        return set(self.courses) == set(COURSES)
+    def whole(self) -> dict[str, list[Summary]]:
+        """The courses of which every drill was run."""
+        return {name: runs for name, runs in self.courses.items() if len(runs) == DRILLS[name]}
 
     def write(self) -> None:
-        text = json.dumps(self.figures(), indent=1) + "\n"
+        text = json.dumps(self.figures(json.loads(JSON_FILE.read_text())), indent=1) + "\n"
         JSON_FILE.write_text(text)
         PAGE.write_text(replaced(PAGE.read_text(), render(json.loads(text))))
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self, kept: dict[str, Any]) -> dict[str, Any]:
+        """Those that were kept, with this session's courses in their places."""
         versions = {
             "PostgreSQL": self.postgresql,
             "Python": platform.python_version(),
             "Django": django.get_version(),
         }
-        machine = {"cores": os.cpu_count(), "load_average": round(os.getloadavg()[2], 1)}
-        courses = {name: {"what": what, **added_up(self.courses[name])} for name, what in COURSES.items()}
-        today = datetime.now(UTC).date().isoformat()
-        return {"date": today, "versions": versions, "machine": machine, "courses": courses}
+        when = {"date": datetime.now(UTC).date().isoformat(), "load_average": round(os.getloadavg()[2], 1)}
+        new = {name: {"what": COURSES[name], **when, **added_up(runs)} for name, runs in self.whole().items()}
+        return {"versions": versions, "cores": os.cpu_count(), "courses": {**kept["courses"], **new}}
 
 
 def added_up(runs: list[Summary]) -> dict[str, Any]:
@@ -144,12 +149,13 @@ def render(figures: dict[str, Any]) -> str:
 
 def _where(figures: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in figures["versions"].items())
-    machine = figures["machine"]
-    seconds = sum(course["seconds"] for course in figures["courses"].values())
+    courses = figures["courses"].values()
+    seconds, dates = sum(course["seconds"] for course in courses), sorted({course["date"] for course in courses})
+    loads = sorted(course["load_average"] for course in courses)
     seeds = ", ".join(f"{name} {' '.join(map(str, course['seeds']))}" for name, course in figures["courses"].items())
-    busy = " that other work kept busy" if machine["load_average"] > OWN_LOAD * machine["cores"] else ""
+    busy = " that other work kept busy" if loads[-1] > OWN_LOAD * figures["cores"] else ""
     return (
-        f"{figures['date']}; {versions}; {machine['cores']} cores{busy} (load average {machine['load_average']}); "
+        f"{' and '.join(dates)}; {versions}; {figures['cores']} cores{busy} (load average {loads[0]} to {loads[-1]}); "
         f"{seconds:.0f} s of work. Seeds: {seeds}."
     )
 

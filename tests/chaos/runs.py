@@ -45,7 +45,7 @@ def assert_nothing_was_lost(plan: Plan, summary: Summary) -> None:
     assert summary.forbidden == [], "effects repeated of workers that nobody had struck"
     assert summary.falsely_recovered == []
     assert summary.out_of_order == []
-    assert set(summary.outcomes) <= {"abandoned"}
+    assert set(summary.outcomes) <= ({"abandoned", "busy"} if plan.freezes else {"abandoned"})
     wrong = {name: number for name, number in summary.outside.items() if number and name.endswith(WRONGS)}
     assert wrong == {}
     assert summary.outside.get("e-mails repeated", 0) <= sum(summary.strikes.values())

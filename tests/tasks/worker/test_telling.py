@@ -36,6 +36,26 @@ def test_what_a_running_task_tells_is_seen_while_it_runs_and_found_after_a_kill(
     assert worker.stop() == 0
 
 
+BLOCKED = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+
+
+@pytest.mark.parametrize(
+    ("handler", "options"),
+    [(handlers.tell, ()), (handlers.tell_async, ("--coroutines", 4))],
+    ids=["alone", "coroutine"],
+)
+def test_an_outage_before_the_checkpoint_is_read_spends_no_attempt(database, start_worker, handler, options):
+    """The worker loses its session while it waits for the table of checkpoints."""
+    with psycopg.connect(database.url) as other:
+        other.execute("LOCK TABLE tasks_progress")
+        [task_id] = database.enqueue(handler, 0, run_after_seconds=3600)
+        database.rows("UPDATE tasks_task SET attempt = 1, run_after = now() WHERE id = %s", task_id)
+        start_worker(*options)
+        wait_until(lambda: database.rows(BLOCKED, "%tasks_progress%"))
+    assert database.wait_for(task_id, "COMPLETED").attempt == 2
+    assert database.outcomes(task_id) == []
+
+
 def test_a_locked_table_of_reports_holds_up_no_ending(database, start_worker):
     start_worker()
     with psycopg.connect(database.url) as other:
