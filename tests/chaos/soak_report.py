@@ -23,7 +23,7 @@ PHASES = {
     "after": "after it has ended",
 }
 TASK_TABLE = "tasks_task"
-POINTS = 10  # of the curve
+POINTS = 6  # of the curve
 WARM_UP, LAST = 0.1, 0.8  # shares of the run: what is flat is the same between the first tenth and the last fifth
 Figures = dict[str, Any]
 
@@ -155,17 +155,11 @@ def render(found: Figures) -> str:
         grown(found["flat"]),
         "",
     ]
-    if found["pages"]:
-        told = [
-            f"{name} {page['p50_ms']:.0f} / {page['p99_ms']:.0f} ms ({page['n']:,})"
-            for name, page in found["pages"].items()
-        ]
-        lines += [f"Pages meanwhile, p50 / p99 and how often: {', '.join(told)}.", ""]
     return "\n".join(lines)
 
 
 def curve(samples: Sequence[Figures]) -> list[str]:
-    """The table of what happened over time, in some ten steps; each line tells of the time since the one before."""
+    """The table of what happened over time, in some steps; each line tells of the time since the one before."""
     step = max(1, len(samples) // POINTS)
     points = [*samples[:-1:step], samples[-1]]
     columns = ["minute", "transaction", "ended a second", "pickup p50, ms", "pickup p99, ms", "waiting", "dead rows"]
