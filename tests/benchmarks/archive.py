@@ -1,6 +1,6 @@
 """The archive: Rowlock's claim of one task beside many archived ones, and how long the archive's pages take.
 
-`--finished 100000000` archives so many. `python -m tests.benchmarks.archive URL` measures the pages of a database.
+`--finished 100000000` archives so many; a tenth as many finished tasks are in the queue's own table. `python -m tests.benchmarks.archive URL` measures the pages of a database.
 """
 
 import json
@@ -40,6 +40,12 @@ FROM (
     FROM generate_series(%(lowest)s::bigint, %(highest)s::bigint) AS n
 ) AS row
 """
+FILL_QUEUE = """
+INSERT INTO tasks_task (task_path, queue_name, status, attempt, created_at, run_after, started_at, finished_at,
+    finished_by, kwargs)
+SELECT 'shop.tasks.task_' || n %% 20, 'queue_' || n %% 5, 'COMPLETED', 1, at, at, at, at, 'w', jsonb_build_object('n', n)
+FROM (SELECT n, now() - n * interval '0.1 seconds' AS at FROM generate_series(1, %s) AS n) AS row
+"""
 LIST = "/admin/tasks/task/archive/"
 SEARCHES = {
     "newest": f"{LIST}",
@@ -52,6 +58,11 @@ SEARCHES = {
     "nothing": f"{LIST}?task=shop.tasks.nothing",
     "an id": f"{LIST}?id=%d",
     "one task": "/admin/tasks/task/%d/",
+    "overview": "/admin/",
+    "tasks": "/admin/tasks/task/",
+    "tasks of a function": "/admin/tasks/task/?task=shop.tasks.task_7",
+    "stuck": "/admin/ops/stale/",
+    "locks": "/admin/ops/locks/",
 }
 
 
@@ -62,7 +73,7 @@ def run(scene: Bench) -> Part:
     empty.prepare()
     empty.empty()
     tables = []
-    for place, name in enumerate((EMPTY, f"{number:,} archived")):
+    for place, name in enumerate((EMPTY, f"{number:,} archived, {number // 10:,} finished")):
         grown = Grown(scene, 200 + place, name)
         databases.create(grown.url, template=empty.url)
         tables.append(grown)
@@ -74,7 +85,10 @@ def run(scene: Bench) -> Part:
     times = json.loads(
         subprocess.run(line, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
     )
-    part.tables = [compared(title, figures), waits(f"Pages among {number:,} archived tasks of {MONTHS} months", times)]
+    part.tables = [
+        compared(title, figures),
+        waits(f"Pages beside {number:,} archived tasks of {MONTHS} months and {number // 10:,} finished ones", times),
+    ]
     part.figures = {title: figures, "pages": summaries(times)}
     slow = {name: 1000 * percentile(values, 0.95) for name, values in times.items()}
     part.notes = [
@@ -94,6 +108,7 @@ def fill(grown: Grown, number: int) -> None:
         with psycopg.connect(grown.url, autocommit=True) as connection:
             connection.execute(FILL_MONTH, {**ids, "month": month})
         grown.scene.say(f"  {ids['highest']:,} of {number:,}")
+    grown.execute(FILL_QUEUE, number // 10)
     grown.execute("VACUUM ANALYZE")
 
 
