@@ -1,6 +1,7 @@
 """The archive: Rowlock's claim of one task beside many archived ones, and how long the archive's pages take.
 
-`--finished 100000000` archives so many; a tenth as many finished tasks are in the queue's own table. `python -m tests.benchmarks.archive URL` measures the pages of a database.
+`--finished 100000000` archives so many; a tenth as many finished tasks are in the queue's own table.
+`python -m tests.benchmarks.archive URL` measures the pages of a database.
 """
 
 import json
@@ -42,8 +43,8 @@ FROM (
 """
 FILL_QUEUE = """
 INSERT INTO tasks_task (task_path, queue_name, status, attempt, created_at, run_after, started_at, finished_at,
-    finished_by, kwargs)
-SELECT 'shop.tasks.task_' || n %% 20, 'queue_' || n %% 5, 'COMPLETED', 1, at, at, at, at, 'w', jsonb_build_object('n', n)
+    finished_by, args)
+SELECT 'shop.tasks.task_' || n %% 20, 'queue_' || n %% 5, 'COMPLETED', 1, at, at, at, at, 'w', jsonb_build_array(n)
 FROM (SELECT n, now() - n * interval '0.1 seconds' AS at FROM generate_series(1, %s) AS n) AS row
 """
 LIST = "/admin/tasks/task/archive/"
