@@ -133,7 +133,6 @@ class Duties:
         paced = [effect.began for effect in effects if effect.task_id in self.paced]
         return {
             **self.figures,
-            "tasks under a limit": len(self.limited),
             "tasks over their limit": max(0, most_at_once(held, struck_at) - LIMIT),
             "tasks over their rate": max(0, most_in_a_second(paced) - 2 * RATE),
         }

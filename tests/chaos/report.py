@@ -198,7 +198,8 @@ def _outside(courses: Any) -> str:
     total: Counter[str] = Counter()
     for course in courses:
         total.update(course["outside"])
-    return "The other judges: " + "; ".join(f"{name} {number:,}" for name, number in total.items()) + "."
+    found = "; ".join(f"{name} {number:,}" for name, number in total.items() if number)
+    return f"The other judges: {found}; 0: {', '.join(name for name, number in total.items() if not number)}."
 
 
 def replaced(page: str, section: str) -> str:
