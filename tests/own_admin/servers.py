@@ -13,8 +13,8 @@ INITDB = tuple(option for option in cluster.INITDB if "builtin" not in option)
 
 
 @contextlib.contextmanager
-def server_of(installed: Path) -> Iterator[EmbeddedServer]:
-    """A running server of this installation."""
+def server_of(installed: Path, **settings: str) -> Iterator[EmbeddedServer]:
+    """A running server of this installation, with these settings."""
     with cluster.folder() as folder:
         folder.chmod(0o711)
         data = folder / "data"
@@ -22,7 +22,7 @@ def server_of(installed: Path) -> Iterator[EmbeddedServer]:
         runnable = cluster.runnable(installed, account, folder)
         cluster.create(data, runnable, account, INITDB)
         socket = cluster.private_folder(folder / "socket", account)
-        server = EmbeddedServer(data, account, runnable, socket, {**SETTINGS, **THROW_AWAY})
+        server = EmbeddedServer(data, account, runnable, socket, {**SETTINGS, **THROW_AWAY, **settings})
         try:
             server.start()
             yield server
