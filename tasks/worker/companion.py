@@ -79,8 +79,8 @@ class Companion:
             self.ask_at = time.monotonic() + AFTER_AN_ERROR_SECONDS
 
     def end(self) -> None:
-        """End its process, and wait for that."""
+        """End its process, and wait for that. One that has just begun, or is stopped, would not hear SIGTERM."""
         if self.pid:
-            os.kill(self.pid, signal.SIGTERM)
+            os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             self.pid = 0

@@ -156,7 +156,7 @@ class Supervisor:
 
     def keep_companions(self) -> None:
         """Start the process of each duty that is needed and has none."""
-        for one in self.companions:
+        for one in self.companions if self.stop_at is None else ():
             if one.is_wanted(self.maintenance.connection):
                 connections.close_all()
                 one.pid = os.fork()
