@@ -10,7 +10,7 @@ from datetime import datetime
 
 import psutil
 
-from tests.chaos.duties import INCIDENTS, Duties
+from tests.chaos.duties import ATTEMPTS, INCIDENTS, Duties
 from tests.chaos.world import World
 from tests.databases import QueueDatabase
 from tests.ledger import Ledger
@@ -112,7 +112,9 @@ class Drill:
                 is_other = self.world and self.world.enqueue(self.database, number)
                 if not (is_other or self.duties.enqueue(self.database, number)):
                     key = None if number % KEYED_SHARE else f"key {number // KEYED_SHARE % KEYS}"
-                    self.database.enqueue(handlers.vary, self.plan.seed, self.plan.pace, ordering_key=key)
+                    self.database.enqueue(
+                        handlers.vary, self.plan.seed, self.plan.pace, ordering_key=key, max_attempts=ATTEMPTS
+                    )
 
     def wait_until_done(self, count: int) -> None:
         """By progress and not by the clock, so that every strike meets work."""

@@ -27,6 +27,7 @@ KINDS = (
     ("--concurrency", 1, "--coroutines", 8),
 )
 LIMIT, RATE = 3, 50
+ATTEMPTS = 25  # five strikes in a row would leave a task FAILED, by right
 EVERY = 40  # see `tests.chaos.world`, whose numbers these leave free
 COROUTINES, LIMITED, PACED = (2, 6, 8, 12, 16, 18, 22, 26, 28, 32, 36, 38), (3, 23), (9,)
 INCIDENTS = 8
@@ -71,13 +72,13 @@ class Duties:
         place = number % EVERY
         if place in COROUTINES:
             chance = random.Random(f"{self.seed} {number}")
-            database.enqueue(pooled.rest, chance.choice((0.0, 0.005, 0.02, 0.1)))
+            database.enqueue(pooled.rest, chance.choice((0.0, 0.005, 0.02, 0.1)), max_attempts=ATTEMPTS)
         elif place in LIMITED:
-            ids = database.enqueue(handlers.work, 0.02)
+            ids = database.enqueue(handlers.work, 0.02, max_attempts=ATTEMPTS)
             database.rows(LIMIT_IT, LIMIT, ids)
             self.limited.update(ids)
         elif place in PACED:
-            ids = database.enqueue(handlers.work, 0.0)
+            ids = database.enqueue(handlers.work, 0.0, max_attempts=ATTEMPTS)
             database.rows(PACE_IT, RATE, ids)
             self.paced.update(ids)
         return place in (*COROUTINES, *LIMITED, *PACED)
