@@ -22,12 +22,24 @@ from tasks.exceptions import PooledSession
 from tasks.framework import payload
 from tasks.locking.named import backends
 from tasks.support import tracing
-from tasks.support.database import own_session
+from tasks.support.database import fetch, own_session
 
 NEEDED_APPS = ("dashboard", "tasks")
 OUR_APPS = (*NEEDED_APPS, "orders")  # a project may have orders of its own instead
 POOLER_PORT = "6432"
 MOST_ATTEMPTS = 1000
+# Their storage parameters are set by tasks/migrations/0003_guards.py; an operator may have tuned the values.
+VACUUMED = ("tasks_task", "tasks_progress", "tasks_throughput", "tasks_bucket", "tasks_worker", "tasks_schedule")
+VACUUM = """
+SELECT class.relname::text AS name,
+    current_setting('autovacuum') = 'on' AND current_setting('track_counts') = 'on' AS runs,
+    coalesce((
+        SELECT bool_or(option_name = 'autovacuum_vacuum_scale_factor')
+            AND NOT bool_or(option_name = 'autovacuum_enabled' AND option_value IN ('false', 'off', 'no', '0'))
+        FROM pg_options_to_table(class.reloptions)), false) AS is_tuned
+FROM pg_class AS class JOIN unnest(%(tables)s::text[]) AS wanted (name) ON class.oid = to_regclass(wanted.name)
+ORDER BY class.relname
+"""
 ABOVE_ZERO = ("LEASE_SECONDS", "SWEEP_SECONDS", "MAX_ATTEMPTS", "MAX_ARGUMENT_BYTES")
 
 
@@ -200,3 +212,21 @@ def check_migrations(*, databases: Sequence[str] | None = None, **kwargs: Any) -
             id="rowlock.W003",
         )
     ]
+
+
+@register(Tags.database)
+def check_vacuum(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Warn if VACUUM comes too rarely: each task leaves dead rows, behind which claims grow slow."""
+    if "default" not in (databases or ()):
+        return []
+    tables = fetch(connection, VACUUM, {"tables": list(VACUUMED)})
+    untuned = [table["name"] for table in tables if not table["is_tuned"]]
+    if tables and not tables[0]["runs"]:
+        text, hint = "Autovacuum is off on this server.", "Set autovacuum = on and track_counts = on."
+    elif untuned:
+        text = f"Autovacuum does not come as often as Rowlock needs to: {', '.join(untuned)}."
+        hint = "The parameters that a migration has set are gone, or autovacuum_enabled is off: set them again with "
+        hint += "ALTER TABLE … SET (…), as tasks/migrations/0003_guards.py does."
+    else:
+        return []
+    return [Warning(text, hint=hint, id="rowlock.W011")]

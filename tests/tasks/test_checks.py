@@ -152,3 +152,22 @@ def test_migrations_of_another_project_in_our_schema():
 
 def test_no_query_unless_the_database_is_to_be_checked():
     assert checks.check_migrations(databases=None) == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("change", ["SET (autovacuum_enabled = off)", "RESET (autovacuum_vacuum_scale_factor)"])
+def test_tables_that_autovacuum_would_reach_too_late(change):
+    assert [message.id for message in checks.check_vacuum(databases=["default"]) if "tasks_task" in message.msg] == []
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE tasks_task {change}")
+    [warning] = checks.check_vacuum(databases=["default"])
+    assert (warning.id, warning.msg.endswith(": tasks_task.")) == ("rowlock.W011", True)
+    assert checks.check_vacuum(databases=None) == []
+
+
+@pytest.mark.django_db
+def test_a_server_that_counts_no_dead_rows():
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL track_counts = off")
+    [warning] = checks.check_vacuum(databases=["default"])
+    assert (warning.id, warning.msg) == ("rowlock.W011", "Autovacuum is off on this server.")
