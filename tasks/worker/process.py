@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -41,6 +41,7 @@ class WorkerProcess:
     """The loop of one worker process.
 
     `lifeline` closes when the supervisor dies; `busy` tells it that work began; its workers share the leader `token`.
+    `early_signals`: those that came after the fork and before this process had handlers of its own.
     """
 
     worker_id: str
@@ -50,6 +51,7 @@ class WorkerProcess:
     token: LeaderToken
     lifeline: int
     busy: int
+    early_signals: list[int] = field(default_factory=list)
     is_stopping: bool = False
 
     def __post_init__(self) -> None:
@@ -77,6 +79,8 @@ class WorkerProcess:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor decides
         signal.signal(signal.SIGTERM, self.stop)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        if signal.SIGTERM in self.early_signals:
+            self.stop()
         if not self.session.open(lambda connection: register(connection, self.worker_id, self.options)):
             return ID_TAKEN
         self.state.registered = 1

@@ -145,7 +145,7 @@ class Supervisor:
             name_sessions_of_handlers(session_name("worker", child.id))
             shared = (child.state, self.allowance, self.leader_token, self.lifeline_read, self.busy_write)
             process = PooledProcess if self.options.runs_many else WorkerProcess
-            worker = process(child.id, self.options, *shared)
+            worker = process(child.id, self.options, *shared, self.signals)
             return worker.main()
         except (psycopg.OperationalError, READ_ONLY) as error:
             text = worker.session.told(error) if worker else str(error).strip()

@@ -1,10 +1,18 @@
 """Asked to stop: no new claim, what runs may finish, what has not begun is given back, nothing stays behind."""
 
 import contextlib
+import os
 import signal
+import time
 
+import psutil
 import pytest
 
+from tasks.worker.maintenance import Child
+from tasks.worker.options import Options
+from tasks.worker.process import DONE
+from tasks.worker.shared_state import SharedState
+from tasks.worker.supervisor import Supervisor
 from tests.chaos.gated import tasks as gated
 from tests.processes import HANDLERS_APP
 from tests.tasks.worker_app import tasks as handlers
@@ -138,3 +146,27 @@ def test_a_child_that_lost_its_supervisor_does_not_hang_past_its_timeout(databas
     worker.send(signal.SIGKILL)
     worker.wait()
     wait_until(lambda: not worker.members())
+
+
+def test_a_worker_that_was_told_to_stop_before_it_could_hear_it(settings, database):
+    """The signal came between its fork and its own handlers: it would work on until it is killed in the middle."""
+    settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
+    [task_id] = database.enqueue(handlers.quick)
+    supervisor = Supervisor(Options())
+    child = Child("early", 0, SharedState(), time.monotonic())
+    child.state.renew_lease()
+    pid = os.fork()
+    if pid == 0:
+        supervisor.signals.append(signal.SIGTERM)  # as its inherited handler does
+        os._exit(supervisor._be_child(child))
+    try:
+        _, status = wait_until(lambda: os.waitpid(pid, os.WNOHANG) if is_over(pid) else None)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(status) == DONE
+    assert database.task(task_id).status == "READY"
+
+
+def is_over(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
