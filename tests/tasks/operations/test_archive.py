@@ -53,6 +53,13 @@ class TestMoving:
         assert list(Task.objects.order_by("pk")) == kept
         assert [row.as_task() for row in ArchivedTask.objects.order_by("pk")] == old
 
+    def test_a_month_is_frozen_as_it_fills(self):
+        """Else VACUUM would freeze a hundred million rows at once, before transaction ids wrap around."""
+        rows.completed(**LONG_AGO)
+        move()
+        [(options,)] = fetched(PARTITIONS.replace("relname", "reloptions"))
+        assert "autovacuum_freeze_min_age=0" in options
+
     def test_a_row_keeps_every_column(self):
         task = rows.failed(
             **LONG_AGO, priority=7, args=[1], kwargs={"rowlock:encrypted": "gAAA"}, ordering_key="k", unique_key="u",
