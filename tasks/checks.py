@@ -29,16 +29,22 @@ OUR_APPS = (*NEEDED_APPS, "orders")  # a project may have orders of its own inst
 POOLER_PORT = "6432"
 MOST_ATTEMPTS = 1000
 # Their storage parameters are set by tasks/migrations/0003_guards.py; an operator may have tuned the values.
-VACUUMED = ("tasks_task", "tasks_progress", "tasks_throughput", "tasks_bucket", "tasks_worker", "tasks_schedule")
+SCALE = "autovacuum_vacuum_scale_factor"
+TUNED = (
+    ("tasks_task", SCALE), ("tasks_task", "vacuum_index_cleanup"),
+    ("tasks_attempt", "autovacuum_vacuum_insert_scale_factor"), ("tasks_progress", SCALE), ("tasks_throughput", SCALE),
+    ("tasks_bucket", SCALE), ("tasks_worker", SCALE), ("tasks_schedule", SCALE),
+)  # fmt: skip
 VACUUM = """
 SELECT class.relname::text AS name,
-    current_setting('autovacuum') = 'on' AND current_setting('track_counts') = 'on' AS runs,
-    coalesce((
-        SELECT bool_or(option_name = 'autovacuum_vacuum_scale_factor')
-            AND NOT bool_or(option_name = 'autovacuum_enabled' AND option_value IN ('false', 'off', 'no', '0'))
-        FROM pg_options_to_table(class.reloptions)), false) AS is_tuned
-FROM pg_class AS class JOIN unnest(%(tables)s::text[]) AS wanted (name) ON class.oid = to_regclass(wanted.name)
-ORDER BY class.relname
+    bool_and(current_setting('autovacuum')::boolean AND current_setting('track_counts')::boolean) AS runs,
+    bool_and(coalesce((
+        SELECT bool_or(option_name = wanted.option)
+            AND bool_and(CASE WHEN option_name = 'autovacuum_enabled' THEN option_value::boolean ELSE true END)
+        FROM pg_options_to_table(class.reloptions)), false)) AS is_tuned
+FROM pg_class AS class JOIN unnest(%(tables)s::text[], %(options)s::text[]) AS wanted (name, option)
+    ON class.oid = to_regclass(wanted.name)
+GROUP BY class.relname ORDER BY class.relname
 """
 ABOVE_ZERO = ("LEASE_SECONDS", "SWEEP_SECONDS", "MAX_ATTEMPTS", "MAX_ARGUMENT_BYTES")
 
@@ -219,7 +225,8 @@ def check_vacuum(*, databases: Sequence[str] | None = None, **kwargs: Any) -> li
     """Warn if VACUUM comes too rarely: each task leaves dead rows, behind which claims grow slow."""
     if "default" not in (databases or ()):
         return []
-    tables = fetch(connection, VACUUM, {"tables": list(VACUUMED)})
+    names, options = map(list, zip(*TUNED, strict=True))
+    tables = fetch(connection, VACUUM, {"tables": names, "options": options})
     untuned = [table["name"] for table in tables if not table["is_tuned"]]
     if tables and not tables[0]["runs"]:
         text, hint = "Autovacuum is off on this server.", "Set autovacuum = on and track_counts = on."

@@ -155,7 +155,14 @@ def test_no_query_unless_the_database_is_to_be_checked():
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("change", ["SET (autovacuum_enabled = off)", "RESET (autovacuum_vacuum_scale_factor)"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "SET (autovacuum_enabled = 'OFF')",
+        "RESET (autovacuum_vacuum_scale_factor)",
+        "RESET (vacuum_index_cleanup)",
+    ],
+)
 def test_tables_that_autovacuum_would_reach_too_late(change):
     assert [message.id for message in checks.check_vacuum(databases=["default"]) if "tasks_task" in message.msg] == []
     with connection.cursor() as cursor:
