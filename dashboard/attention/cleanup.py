@@ -44,7 +44,9 @@ WITH holder AS (
     SELECT 'prepared', NULL, gid, age(transaction), prepared, database, database = current_database()
     FROM pg_prepared_xacts
 )
-SELECT kind, pid, name, transactions, since, detail, is_here FROM holder
+SELECT kind, pid, name, transactions, since, detail, is_here,
+    (SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = to_regclass('tasks_task')) AS dead_rows
+FROM holder
 WHERE transactions IS NOT NULL AND (transactions >= %(transactions)s::int
     OR kind = 'prepared' AND since < statement_timestamp() - make_interval(secs => %(seconds)s::int))
 ORDER BY transactions DESC, kind, name LIMIT 10
@@ -56,6 +58,7 @@ class Holding:
     """One holder: a session by pid, a slot or standby by name, a prepared transaction by its identifier.
 
     `detail`: a session's program, `active` for a slot that is read, a standby's address, a transaction's database.
+    `dead_rows`: of the table of tasks, whoever holds them.
     """
 
     kind: str
@@ -64,6 +67,7 @@ class Holding:
     since: datetime | None
     detail: str
     is_here: bool
+    dead_rows: int | None = None
     pid: int | None = None
 
 
@@ -90,6 +94,10 @@ def line_of(holding: Holding, age: float) -> AttentionLine:
     text = _("VACUUM cannot remove dead rows of the last %(number)s transactions: %(who)s.")
     if holding.since:
         why = " ".join((_("It has held them for %(age)s.") % {"age": spoken(age)}, why))
+    if holding.dead_rows:
+        why = " ".join(
+            (why, _("The table of tasks has %(number)s dead rows.") % {"number": decimal(holding.dead_rows)})
+        )
     return AttentionLine(
         key=f"held:{holding.kind}:{holding.name}",
         text=text % {"number": decimal(holding.transactions), "who": who},

@@ -82,6 +82,12 @@ class TestHeldBack:
             reader.rollback()
             wait_until(lambda: held() == {})
 
+    def test_a_line_says_how_many_dead_rows_the_tasks_have(self, monkeypatch):
+        row = {"kind": "slot", "name": "s", "detail": "", "since": None, "transactions": 9_000_000, "is_here": True}
+        monkeypatch.setattr(cleanup, "everything", lambda: [{**row, "dead_rows": 1_034_061}])
+        [line] = held().values()
+        assert line.why.endswith("The table of tasks has 1,034,061 dead rows.")
+
     def test_an_old_prepared_transaction_needs_no_number(self, monkeypatch):
         row = {"kind": "prepared", "pid": None, "name": "t", "detail": "db", "transactions": 2, "is_here": True}
         young, old = timezone.now() - timedelta(minutes=14), timezone.now() - timedelta(minutes=16)
