@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from tasks.worker.session import MANY_TASKS, VACANT, Session
+from tasks.worker.session import Session
 from tasks.worker.shared_state import SharedState
 
 # A leader that works for longer hands over. Not at once: most tasks are over by then.
@@ -114,7 +114,8 @@ class Leadership:
             return
         self.state.busy = int(runs_tasks)
         if is_leader:
-            self._await_work(seconds)
+            if self.session.wait(seconds, self.wakes):
+                drain(self.wakes)
             return
         if self.session.is_listening:  # the supervisor has passed this worker's token on
             self.session.stop_listening()
@@ -126,7 +127,7 @@ class Leadership:
         """Hand over and call others if there may be more: after a call, or when the leader got all it asked for."""
         if self.was_called or (self.state.is_leader and got_several):
             with self._lock:
-                self._hand_over(MANY_TASKS)
+                self._hand_over()
             self.token.call()
         self.was_called = False
 
@@ -135,24 +136,12 @@ class Leadership:
         with self._lock:
             is_long = self._busy_since is not None and time.monotonic() - self._busy_since >= HAND_OVER_SECONDS
             if is_long and (self.state.is_leader or self.session.is_listening):
-                self._hand_over(VACANT)
+                self._hand_over()
 
-    def _hand_over(self, payload: str) -> None:
+    def _hand_over(self) -> None:
         if self.session.is_listening:
-            self.session.stop_listening(payload)
+            self.session.stop_listening()
         self.token.pass_on(self.state)
-
-    def _await_work(self, seconds: float) -> None:
-        """Wait for a reason to claim: a new task while on duty, the duty itself, a call, a signal, or the next poll."""
-        poll_at = time.monotonic() + seconds
-        while True:
-            payloads, is_signalled = self.session.wait(poll_at - time.monotonic(), self.wakes)
-            if is_signalled:
-                drain(self.wakes)
-            if is_signalled or not payloads or MANY_TASKS in payloads or self.session.is_on_duty:
-                return
-            if VACANT in payloads and self.session.take_duty() != "others":
-                return
 
     def _lead(self, seconds: float) -> float:
         """Listen and be on duty. Returns how long to wait for a notification; 0: try to claim first."""

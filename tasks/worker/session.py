@@ -49,12 +49,8 @@ END AS duty
 # The leaders of other supervisors sleep without knowing that nobody is on duty: enqueuers would wake none of them.
 LEAVE_DUTY = """
 SELECT pg_advisory_unlock(hashtext('rowlock:duty'), hashtext(current_schema())),
-    pg_notify('rowlock_' || current_schema(), %(payload)s::text)
+    pg_notify('rowlock_' || current_schema(), 'duty')
 """
-# Payloads. Enqueuers send none: that is for the worker on duty alone. If all leaders tried to claim each new task, that
-# would be as many statements as there are supervisors.
-VACANT = "duty"  # one may take the duty
-MANY_TASKS = "many"  # and all should claim
 
 
 class Session:
@@ -203,50 +199,49 @@ class Session:
         self.run(lambda connection: listen(connection, "rowlock"))
         self.is_listening = True
 
-    def stop_listening(self, payload: str = VACANT) -> None:
+    def stop_listening(self) -> None:
         """Leave the duty to a leader of another supervisor, and receive no notifications. Errors are logged."""
         self.is_listening = False
         try:
             if self.is_on_duty:
-                self.run(lambda connection: connection.execute(LEAVE_DUTY, {"payload": payload}))
+                self.run(lambda connection: connection.execute(LEAVE_DUTY))
             self.run(lambda connection: connection.execute("UNLISTEN *"))
         except psycopg.Error as error:
             logger.warning("worker %s could not leave the duty: %s", self.worker_id, str(error).strip())
         self.is_on_duty = False
 
-    def wait(self, seconds: float, other: int) -> tuple[set[str], bool]:
-        """Wait for a notification, for the file descriptor `other`, or for `seconds`.
+    def wait(self, seconds: float, other: int) -> bool:
+        """Wait for a notification, for the file descriptor `other`, or for `seconds`. True if `other` is readable.
 
-        Returns the payloads, and True if `other` is readable. A notification that came together with the answer to a
-        query was read with it: the socket is silent about it.
+        A notification that came together with the answer to a query was read with it: the socket is silent about it.
         """
-        if payloads := self.drain():
-            return payloads, False
+        if self.drain():
+            return False
         readable = readable_within([*self.descriptors(), other], seconds)
         with self._lock:
             if self.connection is not None and readable - {other}:
                 try:  # without the generator of `drain`: a task waits for us
                     self.connection.pgconn.consume_input()
-                    while notification := self.connection.pgconn.notifies():
-                        payloads.add(notification.extra.decode())
+                    while self.connection.pgconn.notifies():
+                        pass
                 except psycopg.Error as error:
                     self._note(error)
-        return payloads, other in readable
+        return other in readable
 
-    def drain(self) -> set[str]:
+    def drain(self) -> bool:
         """Read what the server sent unasked, and so notice at once when it has closed the session.
 
-        Returns the payloads of its notifications.
+        True if there was a notification.
         """
         with self._lock:
             if self.connection is None:
-                return set()
+                return False
             try:
                 self._read_answer()
-                return {notification.payload for notification in self.connection.notifies(timeout=0)}
+                return bool(list(self.connection.notifies(timeout=0)))
             except psycopg.Error as error:
                 self._note(error)
-                return set()
+                return False
 
     def has_input(self) -> bool:
         """True if the server sent something: an answer, a notification, or the end of the session."""
