@@ -164,7 +164,7 @@ def test_6_a_task_is_found_by_its_id_and_by_its_argument(visit):
 
     operator = Operator(visit, "Viewers")
     operator.press("g", "t")
-    operator.page.locator("#task-rows").wait_for()
+    operator.page.wait_for_url("**/admin/tasks/task/")  # and until its scripts hear keys
     operator.press("/")
     operator.write("4711")
     operator.press("Enter")
