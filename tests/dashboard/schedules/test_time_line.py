@@ -14,10 +14,11 @@ from tests.tasks import rows
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
+OF_NOBODY = 10**9  # a task that is gone; 1 may be one that a test makes
 
 
-def ticked(name: str, hours_ago: float, outcome: str = "enqueued", task_id: int | None = 1) -> None:
-    held = {"held_by_task_id": 1} if outcome == "skipped" else {}
+def ticked(name: str, hours_ago: float, outcome: str = "enqueued", task_id: int = OF_NOBODY) -> None:
+    held = {"held_by_task_id": OF_NOBODY} if outcome == "skipped" else {}
     task = {"task_id": task_id} if outcome in ("enqueued", "manual") else {}
     Tick.objects.create(schedule_name=name, at=timezone.now() - hours_ago * HOUR, outcome=outcome, **held, **task)
 
