@@ -5,10 +5,11 @@ that server's clock, which all servers of this machine share.
 """
 
 import os
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import psycopg
 from psycopg.rows import class_row
@@ -62,6 +63,29 @@ class Ledger:
     def now(self) -> datetime:
         """The clock of the effects."""
         return self.connection.execute("SELECT clock_timestamp()").fetchone()[0]
+
+
+def most_at_once(effects: Iterable[Effect], ended_at: Callable[[int], datetime | None] = lambda pid: None) -> int:
+    """Count the most effects that were under way at one moment.
+
+    `ended_at`: when a process was struck. From then on its effects count no more, whatever it does later.
+    """
+    changes = []
+    for effect in effects:
+        ends = [moment for moment in (effect.ended, ended_at(effect.pid)) if moment]
+        if not ends or min(ends) > effect.began:
+            changes += [(effect.began, 1), *([(min(ends), -1)] if ends else [])]
+    most = now = 0
+    for _, change in sorted(changes):
+        now += change
+        most = max(most, now)
+    return most
+
+
+def most_in_a_second(effects: Iterable[Effect]) -> int:
+    """Count the most effects that began within a second."""
+    begun = sorted(effect.began for effect in effects)
+    return max((bisect_left(begun, at + timedelta(seconds=1)) - place for place, at in enumerate(begun)), default=0)
 
 
 _connections: dict[int, psycopg.Connection] = {}

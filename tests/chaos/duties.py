@@ -4,9 +4,8 @@ Each is an oracle. The workers serve two queues, so that a task in any other one
 """
 
 import random
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -14,7 +13,7 @@ from dashboard import alerts
 from dashboard.alerts import secrets
 from tests.dashboard.alerts.receiver import Receiver
 from tests.databases import QueueDatabase
-from tests.ledger import Effect
+from tests.ledger import Effect, most_at_once, most_in_a_second
 from tests.tasks.worker_app import pooled
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
@@ -68,7 +67,7 @@ class Duties:
         self.first_tick = database.value(ADD_SCHEDULE, handlers.vary.module_path, seed)
 
     def enqueue(self, database: QueueDatabase, number: int) -> bool:
-        """Whether the task of this number is one of these; then it is enqueued."""
+        """Enqueue the task of this number if it is one of these; True if it is."""
         place = number % EVERY
         if place in COROUTINES:
             chance = random.Random(f"{self.seed} {number}")
@@ -129,30 +128,11 @@ class Duties:
         }
 
     def account(self, effects: list[Effect], struck_at: Callable[[int], datetime | None]) -> dict[str, int]:
-        """What the schedule, the receiver and the limits say."""
+        """Count what the schedule, the receiver and the limits show to be wrong, and how much they saw."""
         held = [effect for effect in effects if effect.task_id in self.limited]
-        paced = [effect.began for effect in effects if effect.task_id in self.paced]
+        paced = [effect for effect in effects if effect.task_id in self.paced]
         return {
             **self.figures,
             "tasks over their limit": max(0, most_at_once(held, struck_at) - LIMIT),
             "tasks over their rate": max(0, most_in_a_second(paced) - 2 * RATE),
         }
-
-
-def most_at_once(effects: Iterable[Effect], struck_at: Callable[[int], datetime | None]) -> int:
-    """The most effects that were under way at one moment. After its strike a worker's effects count no more."""
-    changes = []
-    for effect in effects:
-        ends = [moment for moment in (effect.ended, struck_at(effect.pid)) if moment]
-        if ends and min(ends) > effect.began:
-            changes += [(effect.began, 1), (min(ends), -1)]
-    most = now = 0
-    for _, change in sorted(changes):
-        now += change
-        most = max(most, now)
-    return most
-
-
-def most_in_a_second(moments: Iterable[datetime]) -> int:
-    begun = sorted(moments)
-    return max((bisect_left(begun, at + timedelta(seconds=1)) - place for place, at in enumerate(begun)), default=0)

@@ -65,7 +65,7 @@ class Report:
         PAGE.write_text(replaced(PAGE.read_text(), render(json.loads(text))))
 
     def figures(self, kept: dict[str, Any]) -> dict[str, Any]:
-        """Those that were kept, with this session's courses in their places."""
+        """Put this session's courses in the places of those that were kept."""
         versions = {
             "PostgreSQL": self.postgresql,
             "Python": platform.python_version(),

@@ -7,14 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.chaos import duties
 from tests.chaos.account import Account
 from tests.chaos.drill import Outage, Strike
 from tests.chaos.duties import Duties
 from tests.chaos.effects.holdings import Holding
 from tests.chaos.world import is_after
 from tests.dashboard.alerts.receiver import Receiver
-from tests.ledger import Effect
+from tests.ledger import Effect, most_at_once, most_in_a_second
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 STRUCK, UNTOUCHED = 11, 12
@@ -93,14 +92,15 @@ def test_a_lock_is_given_on_when_it_is_free_and_with_a_higher_fence(fence, began
         ([effect(1, 1, 2, UNTOUCHED), effect(2, 3, 4, UNTOUCHED)], 1),
         ([effect(1, 9, 20, STRUCK), effect(2, 11, 12, UNTOUCHED)], 1),  # its slot is another one's by then
         ([effect(1, 9, None, STRUCK), effect(2, 9.5, 12, UNTOUCHED)], 2),
+        ([effect(1, 1, None, UNTOUCHED), effect(2, 5, 6, UNTOUCHED)], 2),  # nobody knows of its end
     ],
 )
 def test_effects_of_a_limit_count_until_they_end_or_their_worker_is_struck(effects, most):
-    assert duties.most_at_once(effects, Account(Past()).struck_at) == most
+    assert most_at_once(effects, Account(Past()).struck_at) == most
 
 
 def test_a_rate_is_counted_in_the_worst_second():
-    assert duties.most_in_a_second([at(0.2), at(0.9), at(1.1), at(1.3)]) == 3
+    assert most_in_a_second([effect(1, began, None, UNTOUCHED) for began in (0.2, 0.9, 1.1, 1.3)]) == 3
 
 
 Tick = namedtuple("Tick", "at task_id")

@@ -2,9 +2,7 @@
 
 import signal
 import time
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -13,7 +11,7 @@ from tasks.models import Task
 from tasks.queue import completion, strategies
 from tasks.queue.claim import Claimer
 from tasks.queue.completion import Ending
-from tests.ledger import Effect
+from tests.ledger import most_at_once, most_in_a_second
 from tests.races.crew import at_once, worker_sessions
 from tests.tasks import rows
 from tests.tasks.worker_app import tasks as handlers
@@ -26,24 +24,6 @@ SECONDS = 6
 HOT = "UPDATE tasks_task SET concurrency_key = 'hot', concurrency_limit = %s"
 RATED = "UPDATE tasks_task SET concurrency_key = 'r', rate_key = 'r', rate = %s, period_seconds = 1"
 RUNNING = "SELECT count(*) FROM tasks_task WHERE status = 'PROCESSING'"
-
-
-def most_at_once(effects: Iterable[Effect], died: Mapping[int, datetime]) -> int:
-    """The most effects that were under way at one moment; those of a dead process end with it."""
-    changes = []
-    for effect in effects:
-        ended = effect.ended or died.get(effect.pid)
-        changes += [(effect.began, 1), *([(ended, -1)] if ended else [])]
-    most = now = 0
-    for _, change in sorted(changes):
-        now += change
-        most = max(most, now)
-    return most
-
-
-def most_in_a_second(effects: list[Effect]) -> int:
-    begun = sorted(effect.began for effect in effects)
-    return max(bisect_left(begun, at + timedelta(seconds=1)) - place for place, at in enumerate(begun))
 
 
 def test_never_more_than_the_limit_whatever_happens_to_workers(database, ledger, start_worker):
@@ -75,7 +55,7 @@ def test_never_more_than_the_limit_whatever_happens_to_workers(database, ledger,
         if number is signal.SIGSTOP:
             worker.send_all(signal.SIGKILL)  # else it would end its handlers beside those that took its slots
     database.wait_until_finished()
-    assert most_at_once(ledger.effects(), died) == LIMIT
+    assert most_at_once(ledger.effects(), died.get) == LIMIT
     assert len({effect.task_id for effect in ledger.effects()}) == 150
 
 
@@ -92,8 +72,8 @@ def test_a_limit_that_changes_while_tasks_run(database, ledger, start_worker):
     database.rows("UPDATE tasks_limit SET max_running = 5")
     database.wait_until_finished()
     effects = ledger.effects()
-    assert most_at_once([one for one in effects if lowered < one.began and one.ended < raised], {}) == 1
-    assert LIMIT < most_at_once(effects, {}) <= 5
+    assert most_at_once([one for one in effects if lowered < one.began and one.ended < raised]) == 1
+    assert LIMIT < most_at_once(effects) <= 5
 
 
 @pytest.mark.parametrize("options", [("--concurrency", 4), ("--concurrency", 2, "--threads", 4)])

@@ -2,21 +2,12 @@
 
 import pytest
 
+from tests.ledger import most_at_once
 from tests.tasks.worker_app import pooled
 from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
 WIDE = ("--threads", 8, "--coroutines", 50)
-
-
-def most_at_once(effects):
-    """The most effects that overlap."""
-    moments = sorted([(each.began, 1) for each in effects] + [(each.ended, -1) for each in effects if each.ended])
-    running = most = 0
-    for _, step in moments:
-        running += step
-        most = max(most, running)
-    return most
 
 
 def test_threads_run_at_once_in_one_process(database, ledger, start_worker):
