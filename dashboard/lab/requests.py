@@ -308,4 +308,7 @@ def latest_of_each(patterns: Iterable[str]) -> dict[str, LabRun]:
 
 def is_orphaned(run: LabRun) -> bool:
     """True if the run will never end, because its task has ended."""
-    return run.state in UNFINISHED and not Task.objects.unfinished().filter(pk=run.task_id or 0).exists()
+    if run.state not in UNFINISHED or Task.objects.unfinished().filter(pk=run.task_id or 0).exists():
+        return False
+    # The run may have ended, and its task after it, since its row was read.
+    return LabRun.objects.filter(pk=run.pk, state__in=UNFINISHED).exists()

@@ -178,6 +178,14 @@ def test_a_run_whose_task_is_gone_says_so():
     assert "Its worker is gone" in client_of("Viewers").get(f"{LAB}{run.pk}/").text
 
 
+def test_a_run_that_ends_while_its_page_is_made_is_not_taken_for_lost():
+    """The page has read the run's row before, and reads its task after the end."""
+    [run] = asked("unsafe")
+    LabRun.objects.update(state="finished")
+    Task.objects.all().delete()
+    assert not requests.is_orphaned(run)
+
+
 def test_polling_ends_with_the_run():
     client = client_of("Viewers")
     [run] = asked("idempotent_update")
