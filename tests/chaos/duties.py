@@ -62,16 +62,16 @@ class Duties:
 
     def prepare(self, database: QueueDatabase, seed: int) -> None:
         self.seed = seed
-        address = secrets.seal(f"http://127.0.0.1:{self.channel.port}/")
+        address = secrets.seal(f"http://{self.channel.host}:{self.channel.port}/")
         database.connection.execute(ADD_CHANNEL, [address])
         self.first_tick = database.value(ADD_SCHEDULE, handlers.vary.module_path, seed)
 
-    def enqueue(self, database: QueueDatabase, number: int) -> bool:
-        """Enqueue the task of this number if it is one of these; True if it is."""
-        place = number % EVERY
+    def enqueue(self, database: QueueDatabase, number: int) -> list[int]:
+        """Enqueue the task of this number if it is one of these; returns its id."""
+        place, ids = number % EVERY, []
         if place in COROUTINES:
             chance = random.Random(f"{self.seed} {number}")
-            database.enqueue(pooled.rest, chance.choice((0.0, 0.005, 0.02, 0.1)), max_attempts=ATTEMPTS)
+            ids = database.enqueue(pooled.rest, chance.choice((0.0, 0.005, 0.02, 0.1)), max_attempts=ATTEMPTS)
         elif place in LIMITED:
             ids = database.enqueue(handlers.work, 0.02, max_attempts=ATTEMPTS)
             database.rows(LIMIT_IT, LIMIT, ids)
@@ -80,7 +80,7 @@ class Duties:
             ids = database.enqueue(handlers.work, 0.0, max_attempts=ATTEMPTS)
             database.rows(PACE_IT, RATE, ids)
             self.paced.update(ids)
-        return place in (*COROUTINES, *LIMITED, *PACED)
+        return ids
 
     def make_incident(self, database: QueueDatabase) -> None:
         """One more queue that nobody serves, until the end of the drill."""

@@ -1,5 +1,6 @@
 """Failovers that Patroni makes, under load: its primary is killed, switched over, cut off, and frozen, in turn.
 
+Everything is switched on (`tests.chaos.duties`) where a standby is synchronous: what was committed is there afterwards.
 `make chaos ARGS="tests/chaos/test_patroni.py"`; CHAOS_FAILOVERS=3 is a short form.
 """
 
@@ -22,7 +23,10 @@ import pytest
 from tasks.support.database import PromptConnection
 from tests import databases, processes
 from tests.chaos import hosts
+from tests.chaos.duties import KINDS, OPTIONS, TICKS, Duties
 from tests.chaos.hosts import Host
+from tests.chaos.runs import WRONGS
+from tests.dashboard.alerts.receiver import receiving
 from tests.databases import QueueDatabase
 from tests.ledger import Effect, Ledger
 from tests.patroni import Node, Patroni, haproxy, patroni
@@ -37,11 +41,11 @@ JSON_FILE = databases.ROOT / "docs" / "measurements" / "failovers.json"
 MODES = {"synchronous": 20, "asynchronous": 4, "haproxy": 4}
 STRIKES = ("kill", "switchover", "cut off", "freeze")
 PER_SECOND, AT_ONCE = 500, 10
-CHILDREN = 2
 AGAIN_SECONDS = 10  # 5 are asked for; a busy machine is late
 UNSEEN = 200  # tasks of which no standby hears, where none is synchronous
 PACE = 0.4  # most tasks last a millisecond, one in a hundred 0.2 s
 
+ORDERED = "SELECT id FROM tasks_task WHERE queue_name = 'default'"  # without those that send alerts
 UNFINISHED = "SELECT count(*) FROM tasks_task WHERE status IN ('READY', 'PROCESSING')"
 # What was claimed of the former primary has long begun; all servers of this machine have one clock.
 AT_WORK = "SELECT pid, min(began) FROM effect WHERE number > %s AND began > %s GROUP BY pid"
@@ -58,6 +62,7 @@ class Site:
     workers: list[Host]
     mode: str
     url: str
+    client: Host
 
 
 @pytest.fixture(params=MODES)
@@ -72,7 +77,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
         if request.param == "haproxy":
             stack.enter_context(haproxy(proxy, cluster))
             url = f"postgres://postgres@{proxy.address}/{NAME}?connect_timeout=2"
-        yield Site(cluster, [first, second], request.param, url)
+        yield Site(cluster, [first, second], request.param, url, client)
 
 
 @pytest.fixture
@@ -81,6 +86,14 @@ def database(site: Site) -> Iterator[QueueDatabase]:
     database = QueueDatabase(site.url)
     yield database
     database.close()
+
+
+@pytest.fixture
+def duties(site: Site, monkeypatch) -> Iterator[Duties]:
+    """With a receiver that the workers' hosts reach."""
+    monkeypatch.setenv("ROWLOCK_ALERT_PRIVATE", "1")
+    with receiving(host=site.client.address) as channel:
+        yield Duties(channel)
 
 
 class Impatient(QueueDatabase):
@@ -98,10 +111,12 @@ class Impatient(QueueDatabase):
 class Customer(threading.Thread):
     """Enqueues PER_SECOND tasks a second, and keeps the ids that were acknowledged: the judge of what was lost."""
 
-    def __init__(self, url: str, seed: int) -> None:
+    def __init__(self, url: str, seed: int, duties: Duties | None) -> None:
         super().__init__(daemon=True)
         self.database = Impatient(url)
         self.seed = seed
+        self.duties = duties
+        self.number = 0
         self.acknowledged: list[int] = []
         self.unanswered = 0  # they may be there or not
         self.is_over = threading.Event()
@@ -109,10 +124,19 @@ class Customer(threading.Thread):
     def run(self) -> None:
         while not self.is_over.wait(AT_ONCE / PER_SECOND):
             try:
-                self.acknowledged += self.database.enqueue(handlers.vary, self.seed, PACE, count=AT_ONCE)
+                with self.database.connection.transaction():
+                    ids = self.enqueue()
+                self.acknowledged += ids
             except psycopg.Error:
                 self.unanswered += AT_ONCE
                 self.database.close()
+
+    def enqueue(self) -> list[int]:
+        ids: list[int] = []
+        numbers, self.number = range(self.number, self.number + AT_ONCE), self.number + AT_ONCE
+        if self.duties:
+            ids = [task_id for number in numbers for task_id in self.duties.enqueue(self.database, number)]
+        return ids + self.database.enqueue(handlers.vary, self.seed, PACE, count=AT_ONCE - len(ids))
 
     def wait_for_more(self, number: int) -> None:
         """Until so many more have been acknowledged."""
@@ -208,45 +232,60 @@ def now() -> datetime:
 
 
 @pytest.fixture
-def workers(site: Site, database: QueueDatabase, ledger: Ledger) -> Iterator[list[Worker]]:
+def workers(site: Site, database: QueueDatabase, ledger: Ledger, duties: Duties) -> Iterator[list[Worker]]:
+    """Started after `duties` has set their environment."""
     started: list[Worker] = []
     with processes.ended_at_last(started):
         for host in site.workers:
             with host.entered():
-                started.append(processes.start_worker(database.url, ledger.url, "--concurrency", CHILDREN))
+                for kind in KINDS:
+                    started.append(processes.start_worker(database.url, ledger.url, *OPTIONS, *kind))
         yield started
 
 
 @pytest.mark.chaos
-def test_failovers_by_patroni(site, database, ledger, workers):
+def test_failovers_by_patroni(site, database, ledger, workers, duties):
     """With a synchronous standby nothing is lost. Without, what is lost is counted: the queue cannot know of it."""
     seed = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
-    customer = Customer(database.url, seed)
+    is_safe = site.patroni.is_synchronous
+    customer = Customer(database.url, seed, duties if is_safe else None)
+    if is_safe:
+        duties.prepare(database, seed)
     customer.start()
-    drill = Drill(site.patroni, ledger, customer, CHILDREN * len(workers))
+    drill = Drill(site.patroni, ledger, customer, sum(kind[1] for kind in KINDS) * len(site.workers))
     drill.when_all_work(now())
     for name in islice(cycle(STRIKES), int(os.environ.get(SHORT, MODES[site.mode]))):
+        if is_safe:
+            duties.make_incident(database)
         drill.strike(name)
+        database.close()  # its session was to the former primary
     site.patroni.wait_until_whole()
     customer.leave()
-    database.close()
+    if is_safe:
+        duties.finish(database)
     wait_until(lambda: not database.value(UNFINISHED), seconds=900, every=1)
     assert set(database.statuses()) == {"COMPLETED"}
-    completed = {row.id for row in database.rows("SELECT id FROM tasks_task")}
+    completed = {row.id for row in database.rows(ORDERED)}
+    ticks = {row.task_id for row in database.rows(TICKS)}
     done = {effect.task_id for effect in ledger.effects() if effect.ended}
     lost = len(customer.acknowledged) - len(completed & set(customer.acknowledged))
-    figures = figures_of(drill, lost, seed)
+    figures = {**figures_of(drill, lost, seed), "outside": duties.account(ledger.effects(), never) if is_safe else {}}
     note(site.mode, figures)
     assert max(failover.again for failover in drill.failovers) < AGAIN_SECONDS
     assert completed <= done, "a task is COMPLETED that never ran"
     assert database.rows("SELECT * FROM tasks_worker WHERE stop_reason = 'convicted'") == []
-    if site.patroni.is_synchronous:
+    assert {name: number for name, number in figures["outside"].items() if number and name.endswith(WRONGS)} == {}
+    if is_safe:
         assert lost == 0, "a task that was acknowledged is gone"
         assert figures["ran_twice_at_the_same_time"] == 0
-        assert len(completed) <= len(customer.acknowledged) + customer.unanswered, "a task that nobody asked for"
+        assert len(completed - ticks) <= len(customer.acknowledged) + customer.unanswered, "nobody asked for a task"
     else:
         assert lost, "the standbys had everything: this test could not fail"
-    assert [worker.stop() for worker in workers] == [0, 0]
+    assert {worker.stop() for worker in workers} == {0}
+
+
+def never(pid: int) -> None:
+    """When this worker was struck: here only servers are."""
 
 
 def at_the_same_time(effects: list[Effect]) -> list[int]:

@@ -21,6 +21,7 @@ class Receiver:
     """`status`, `reply`: what it answers; `location`: where it redirects to; `answers`: if set, when it answers."""
 
     port: int = 0
+    host: str = "127.0.0.1"
     status: int = 200
     reply: bytes = b""
     location: str = ""
@@ -33,9 +34,9 @@ class Receiver:
 
 
 @contextlib.contextmanager
-def receiving(certificate: str = "") -> Iterator[Receiver]:
+def receiving(certificate: str = "", host: str = Receiver.host) -> Iterator[Receiver]:
     """A receiver until the block ends; as a proxy too, with the certificate of the hosts that it stands for."""
-    receiver = Receiver()
+    receiver = Receiver(host=host)
     stands_for = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if certificate:
         stands_for.load_cert_chain(certificate)
@@ -69,7 +70,7 @@ def receiving(certificate: str = "") -> Iterator[Receiver]:
         def log_message(self, *arguments: Any) -> None:
             """Write nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((host, 0), Handler)
     receiver.port = server.server_port
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
