@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from tasks.framework import declaration
 from tasks.framework.declaration import PostgresTask
@@ -62,6 +63,10 @@ class Kind:
     def excess(self) -> int:
         """Jobs that wait without a free slot; below 0: slots that stay free."""
         return len(self.waiting) - len(self.free)
+
+    def begun_since(self, since: float) -> int:
+        """How many of those that run began later: the others, the first in their dict, may keep their slots for long."""
+        return len(self.running) - sum(1 for _ in takewhile(lambda job: job.began < since, self.running.values()))
 
 
 class Pool:
@@ -183,7 +188,8 @@ class Pool:
         """How many tasks may wait for a slot: as many as begin within AHEAD_SECONDS."""
         if self._mean_seconds is None or self._mean_seconds > SHORT_SECONDS:
             return 0
-        slots = sum(len(kind.free) + len(kind.running) for kind in self.kinds if kind.is_used)
+        since = time.monotonic() - SHORT_SECONDS
+        slots = sum(len(kind.free) + kind.begun_since(since) for kind in self.kinds if kind.is_used)
         return min(int(AHEAD_SECONDS * slots / max(self._mean_seconds, 1e-6)), self.options.largest_batch)
 
     def ids(self) -> set[int]:

@@ -1,5 +1,7 @@
 """How much a process of several tasks claims: what its slots can begin, and no more than soon begins."""
 
+import time
+
 import pytest
 
 from tasks.framework import declaration
@@ -69,7 +71,8 @@ def test_tasks_of_one_kind_do_not_count_slots_of_the_other(pool, claim):
     assert pool.room() == 2
 
 
-def test_coroutines_that_have_a_slot_are_claimed_together(pool, claim):
+def test_coroutines_that_have_a_slot_are_claimed_together(pool, claim, monkeypatch):
+    monkeypatch.setattr(pool, "_start_coroutines", lambda: None)  # else they are withdrawn at some moment
     assert pool.free_coroutines() == 0, "nothing is known yet about the next task"
     pool.submit(claim(pooled.rest, 3))
     assert pool.free_coroutines() == 1
@@ -84,3 +87,18 @@ def test_short_tasks_are_claimed_ahead_and_long_ones_are_not(pool, claim):
     assert pool.room() == 4 + int(pools.AHEAD_SECONDS * 4 / 0.01)
     run_all(pool, pool.coroutines, jobs, 2 * pools.SHORT_SECONDS)
     assert pool.room() == 4
+
+
+def test_nothing_is_claimed_ahead_of_slots_that_are_held_for_long(pool, claim, monkeypatch):
+    """Else the same tasks are claimed and given back over and over, and other workers hardly get one."""
+    jobs = claim(handlers.work, 2)
+    pool.threads.was_claimed = True
+    run_all(pool, pool.threads, jobs, 0.001)
+    now = time.monotonic()
+    for job, began in zip(jobs, (now - 10, now), strict=True):
+        job.slot, job.began = pool.threads.free.pop(), began
+        pool.threads.running[job.slot] = job
+    assert pool.room() == int(pools.AHEAD_SECONDS / 0.001), "one of them will be free soon"
+    jobs[1].began = now - 10
+    monkeypatch.setattr(pools.declaration, "has_coroutines", lambda: False)
+    assert pool.room() == 0, "and now none"
