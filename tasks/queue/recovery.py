@@ -1,4 +1,4 @@
-"""Take back the tasks of dead workers. Every supervisor tries to sweep; one at a time does.
+"""Take back the tasks of dead workers. Supervisors that have heard of no sweep for a moment try; one at a time does.
 
 One statement lists the dead, and another takes their tasks. In a single statement, `claimed_by NOT IN (living)` took a
 task from a worker that had just started (see `tasks.queue.presence`). `tasks.queue.set_aside` handles rows that the
@@ -134,6 +134,7 @@ class Sweep:
     suspects: list[str] = field(default_factory=list)  # they need a second check
     waiting: list[WorkerState] = field(default_factory=list)  # silent, or lost in a restart: not convicted yet
     refused: dict[int, str] = field(default_factory=dict)  # tasks that the database refused, each with the error
+    checked: list[str] = field(default_factory=list)  # all workers; empty: another sweeper was at work
 
     @property
     def requeued(self) -> list[int]:
@@ -256,7 +257,8 @@ def _judge(writes: Writes, states: list[WorkerState]) -> Sweep:
     writes.for_workers(returned, lambda ids: [execute(connection, TRUST, {"ids": ids})])
     convicted = writes.for_workers(condemned, lambda part: _convict(connection, part))
     waiting = [state for state in states if state.life in (Life.SILENT, Life.RESTARTED)]
-    return Sweep(dead=gone + convicted, suspects=suspects, waiting=waiting)
+    checked = [state.id for state in states]
+    return Sweep(dead=gone + convicted, suspects=suspects, waiting=waiting, checked=checked)
 
 
 def _convict(connection: Connection, condemned: Sequence[WorkerState]) -> list[str]:

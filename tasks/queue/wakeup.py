@@ -8,20 +8,27 @@ from collections.abc import Sequence
 
 from tasks.support.database import Connection, execute
 
-ANNOUNCE = "SELECT pg_notify('rowlock_' || current_schema(), '')"
+NEW_TASK = ""  # the payload of the table's trigger
+ANNOUNCE = "SELECT pg_notify('rowlock_' || current_schema(), 'ready')"
 SUMMON = "SELECT pg_notify('rowlock_control_' || current_schema(), %(payload)s::text)"
+SWEPT = "swept"
 END = "end:"
 IDS_PER_SUMMONS = 300  # a payload holds 8,000 bytes
 
 
 def announce(connection: Connection) -> None:
-    """Wake idle workers after an UPDATE that made rows READY. The table's trigger announces inserts."""
+    """Make every idle worker look for READY rows, as after an UPDATE. The table's trigger announces inserts."""
     execute(connection, ANNOUNCE)
 
 
 def summon(connection: Connection, payload: str = "") -> None:
     """Make every supervisor check at once for requests to cancel a task or stop a worker."""
     execute(connection, SUMMON, {"payload": payload})
+
+
+def tell_swept(connection: Connection) -> None:
+    """Tell the other supervisors that all workers were checked just now: they need not do it."""
+    summon(connection, SWEPT)
 
 
 def ask_to_end(connection: Connection, task_ids: Sequence[int]) -> None:

@@ -4,6 +4,10 @@ Only the leader hears notifications and polls for all. Were fifty idle workers w
 the database for it. The others sleep until the leader goes to work and passes the token on; the kernel wakes one of
 them, which costs the database nothing. A worker that finds a task as soon as it is woken calls two more, so that many
 tasks that come at once find many workers in few steps.
+
+One of the leaders of all supervisors is on duty. It claims at once; if there is nothing for it, it tells the others.
+These also hear each new task, and wait the longer the more often they have looked in vain. So a task does not cost more
+the more supervisors there are, and none waits long if the leader on duty is frozen.
 """
 
 import contextlib
@@ -13,7 +17,9 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
+from tasks.queue import wakeup
 from tasks.worker.session import Session
 from tasks.worker.shared_state import SharedState
 
@@ -22,6 +28,22 @@ HAND_OVER_SECONDS = 0.01
 POLL_SECONDS = 1.0  # of the leader
 SLEEP_SECONDS = 5.0  # of the others, should the leader fail
 SOON_SECONDS = 0.03
+# Of a leader that is not on duty: each look in vain after a notification makes the next ones wait so much longer.
+LATER_SECONDS, LATEST_SECONDS = 0.01, 0.25
+
+
+@dataclass
+class Delay:
+    """How long a leader waits after a notification: some random part of it, so that few look at once."""
+
+    seconds: float = 0.0
+
+    def drawn(self) -> float:
+        return random.uniform(0, self.seconds)  # noqa: S311
+
+    def note(self, *, was_right: bool) -> None:
+        """Note whether there was anything to do."""
+        self.seconds = 0.0 if was_right else min(self.seconds + LATER_SECONDS, LATEST_SECONDS)
 
 
 class LeaderToken:
@@ -84,6 +106,8 @@ class Leadership:
         self.was_called = False  # by another worker, and has not tried to claim since
         self._lock = threading.Lock()
         self._busy_since: float | None = None
+        self._new_tasks, self._others = Delay(), Delay()  # by what was heard
+        self._heard: Delay | None = None  # since the last claim
 
     def begin_work(self) -> None:
         """Note that the worker runs tasks from now on."""
@@ -114,8 +138,7 @@ class Leadership:
             return
         self.state.busy = int(runs_tasks)
         if is_leader:
-            if self.session.wait(seconds, self.wakes):
-                drain(self.wakes)
+            self._hear(seconds)
             return
         if self.session.is_listening:  # the supervisor has passed this worker's token on
             self.session.stop_listening()
@@ -130,6 +153,7 @@ class Leadership:
                 self._hand_over()
             self.token.call()
         self.was_called = False
+        self._note_heard(was_right=True)
 
     def hand_over_after_long_work(self) -> None:
         """Hand over leadership after 10 ms of work."""
@@ -150,9 +174,31 @@ class Leadership:
             self.session.take_duty()
             return 0.0
         if self.session.is_on_duty:
+            if self._heard is self._new_tasks:
+                self.session.run(wakeup.announce)
+            self._note_heard(was_right=True)
             return seconds
         duty = self.session.take_duty()
+        self._note_heard(was_right=duty == "mine")
         return {"mine": 0.0, "others": seconds}.get(duty, SOON_SECONDS)
+
+    def _hear(self, seconds: float) -> None:
+        """Wait for a notification, and then as long as this leader does not have to look; for a signal; or so long."""
+        until = time.monotonic() + seconds
+        while True:
+            payloads, is_signalled = self.session.wait(until - time.monotonic(), self.wakes)
+            if is_signalled:
+                drain(self.wakes)
+            if payloads:
+                self._heard = self._new_tasks if payloads == {wakeup.NEW_TASK} else self._others
+                until = min(until, time.monotonic() + self._heard.drawn())
+            if is_signalled or self.session.is_on_duty or not payloads or time.monotonic() >= until:
+                return
+
+    def _note_heard(self, *, was_right: bool) -> None:
+        if self._heard:
+            self._heard.note(was_right=was_right)
+            self._heard = None
 
 
 def drain(descriptor: int) -> None:

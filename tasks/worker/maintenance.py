@@ -2,6 +2,7 @@
 
 import logging
 import os
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -33,6 +34,10 @@ STALL_SECONDS = 0.5
 # A worker's longest pause before it connects again, and the longest attempt.
 LONGEST_RETURN_SECONDS = 15.0
 PUBLISH_AFTER_SECONDS = 0.25
+# One supervisor sweeps for all, twice as often as one that is alone; the others do it when it is late by so much. If
+# each swept every second, and each sweep reads all workers, that would grow with the square of the hosts.
+SHARE_OF_PAUSE = 0.5
+LATE_SWEEP_SECONDS = 0.02, 0.15
 LIST_SECONDS, FOLD_SECONDS = 1.0, 60.0
 LONGEST_STATEMENT_SECONDS, SESSION_ENDS_WITHIN_SECONDS = 5.0, 30.0
 # The same write may succeed later or elsewhere. Any other error is a refusal, by a constraint or a trigger, for ever.
@@ -174,15 +179,14 @@ class Maintenance:
         try:
             connection = self._connect()
             for notification in connection.notifies(timeout=0):
-                self.requests_at = 0.0
-                self.to_end |= wakeup.to_end(notification.payload)
+                self._hear(notification, is_own=notification.pid == connection.info.backend_pid)
             self._beat(connection, children, now)
             self._take_back_ahead(connection, children)
             self._write_pending(connection)  # first: what follows reads the table of workers, which may be locked
             self._give_back_late_claims(connection)
             self._publish(connection, children)
             self._read_requests(connection, children, now)
-            self._sweep(connection)
+            self._sweep(connection, children)
             self.scheduler.tick(connection)
             if now >= self.fold_at:
                 self.fold_at = now if throughput.fold(connection) else now + FOLD_SECONDS
@@ -193,6 +197,15 @@ class Maintenance:
             self.connection = None
             self.retry_at = time.monotonic() + RETRY_SECONDS
             self.lost_at = self.lost_at or time.monotonic()
+
+    def _hear(self, notification: psycopg.Notify, *, is_own: bool) -> None:
+        """Note a request, or that another supervisor has swept: this one does once it hears no more of that."""
+        if notification.payload != wakeup.SWEPT:
+            self.requests_at = 0.0
+            self.to_end |= wakeup.to_end(notification.payload)
+        elif not is_own:
+            late = random.uniform(*LATE_SWEEP_SECONDS)  # noqa: S311
+            self.sweep_at = max(self.sweep_at, time.monotonic() + self.sweep_seconds * SHARE_OF_PAUSE + late)
 
     def close(self) -> None:
         """Try once more what still waits, and end the session."""
@@ -339,13 +352,16 @@ class Maintenance:
         self.scheduler.expect(row["tick_seconds"])
         self._note_stall(began)
 
-    def _sweep(self, connection: psycopg.Connection) -> None:
+    def _sweep(self, connection: psycopg.Connection, children: Collection[Child]) -> None:
         began = time.monotonic()
         if began < self.sweep_at:
             return
         self.is_sweep_put_off = False
-        swept = recovery.sweep(connection)
-        pause = presence.SECOND_LOOK_SECONDS + 0.01 if swept.suspects else self.sweep_seconds
+        swept, usual = recovery.sweep(connection), self.sweep_seconds
+        if not {child.id for child in children}.issuperset(swept.checked):
+            wakeup.tell_swept(connection)
+            usual *= SHARE_OF_PAUSE
+        pause = presence.SECOND_LOOK_SECONDS + 0.01 if swept.suspects else usual
         self.sweep_at = time.monotonic() + (0.0 if len(swept.rows) >= recovery.CHUNK else pause)
         if swept.rows:
             logger.warning(

@@ -65,7 +65,7 @@ class Kind:
         return len(self.waiting) - len(self.free)
 
     def begun_since(self, since: float) -> int:
-        """How many of those that run began later: the others, the first in their dict, may keep their slots for long."""
+        """How many of those that run began later. The others, first in their dict, may keep their slots for long."""
         return len(self.running) - sum(1 for _ in takewhile(lambda job: job.began < since, self.running.values()))
 
 

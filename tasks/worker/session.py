@@ -1,6 +1,7 @@
 """The worker's own database session: presence, lease, notifications, and the way back after the session was lost."""
 
 import logging
+import random
 import select
 import threading
 import time
@@ -123,7 +124,8 @@ class Session:
             self.is_read_only = isinstance(error, READ_ONLY)
             if not self.is_read_only:
                 self.forget()
-            self._retry_at = time.monotonic() + self._retry_seconds
+            # At random, so that hundreds of workers do not all come back at the same moment.
+            self._retry_at = time.monotonic() + self._retry_seconds * random.uniform(0.5, 1)  # noqa: S311
             self._retry_seconds = min(RETRY_CAP_SECONDS, 2 * self._retry_seconds)
             raise
         self._retry_seconds = RETRY_FIRST_SECONDS
@@ -210,38 +212,39 @@ class Session:
             logger.warning("worker %s could not leave the duty: %s", self.worker_id, str(error).strip())
         self.is_on_duty = False
 
-    def wait(self, seconds: float, other: int) -> bool:
-        """Wait for a notification, for the file descriptor `other`, or for `seconds`. True if `other` is readable.
+    def wait(self, seconds: float, other: int) -> tuple[set[str], bool]:
+        """Wait for a notification, for the file descriptor `other`, or for `seconds`.
 
-        A notification that came together with the answer to a query was read with it: the socket is silent about it.
+        Returns the payloads, and True if `other` is readable. A notification that came together with the answer to a
+        query was read with it: the socket is silent about it.
         """
-        if self.drain():
-            return False
+        if payloads := self.drain():
+            return payloads, False
         readable = readable_within([*self.descriptors(), other], seconds)
         with self._lock:
             if self.connection is not None and readable - {other}:
                 try:  # without the generator of `drain`: a task waits for us
                     self.connection.pgconn.consume_input()
-                    while self.connection.pgconn.notifies():
-                        pass
+                    while notification := self.connection.pgconn.notifies():
+                        payloads.add(notification.extra.decode())
                 except psycopg.Error as error:
                     self._note(error)
-        return other in readable
+        return payloads, other in readable
 
-    def drain(self) -> bool:
+    def drain(self) -> set[str]:
         """Read what the server sent unasked, and so notice at once when it has closed the session.
 
-        True if there was a notification.
+        Returns the payloads of its notifications.
         """
         with self._lock:
             if self.connection is None:
-                return False
+                return set()
             try:
                 self._read_answer()
-                return bool(list(self.connection.notifies(timeout=0)))
+                return {notification.payload for notification in self.connection.notifies(timeout=0)}
             except psycopg.Error as error:
                 self._note(error)
-                return False
+                return set()
 
     def has_input(self) -> bool:
         """True if the server sent something: an answer, a notification, or the end of the session."""

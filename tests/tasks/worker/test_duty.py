@@ -9,7 +9,7 @@ import pytest
 
 from tasks.worker import options
 from tasks.worker.complete import Background, Completer
-from tasks.worker.leader import HAND_OVER_SECONDS, Leadership, LeaderToken
+from tasks.worker.leader import HAND_OVER_SECONDS, LATER_SECONDS, LATEST_SECONDS, Leadership, LeaderToken
 from tasks.worker.options import Options
 from tasks.worker.session import Session
 from tasks.worker.shared_state import SharedState
@@ -75,3 +75,62 @@ def test_who_has_found_nothing_more_keeps_it(database, background):
     background.leadership.hand_over_after_long_work()
     assert background.session.is_on_duty
     assert database.value(ON_DUTY) == 1
+
+
+class TestTwoLeaders:
+    """One of them is on duty; the other belongs to another supervisor and has heard the notification too."""
+
+    @pytest.fixture
+    def other(self, database, background):
+        """The leadership of the other one, which listens."""
+        state, token = SharedState(), LeaderToken()
+        session = Session("w2", state)
+        assert session.open(lambda connection: options.register(connection, "w2", Options()))
+        session.listen()
+        assert session.take_duty() == "others"
+        assert token.take(state)
+        yield Leadership(session, token, wakes=background.lifeline)
+        session.forget()
+
+    def looks(self, leadership, seconds=300.0):
+        """Wait as a leader does once it has heard something; returns how long."""
+        wait_until(leadership.session.has_input)
+        began = time.monotonic()
+        leadership._hear(seconds)
+        waited = time.monotonic() - began
+        leadership._lead(seconds)  # nothing was found
+        return waited
+
+    def test_who_looks_in_vain_looks_later_at_the_next_new_task(self, database, background, other):
+        """Else each task of twenty supervisors would be twenty claims."""
+        for _ in range(3):
+            database.enqueue(handlers.quick)
+            assert self.looks(other) < 300
+        assert other._new_tasks.seconds == pytest.approx(3 * LATER_SECONDS)
+        assert other._others.seconds == 0, "a call of the one on duty is another thing"
+        for _ in range(100):
+            other._new_tasks.note(was_right=False)
+        assert other._new_tasks.seconds == LATEST_SECONDS
+        database.enqueue(handlers.quick)
+        wait_until(other.session.has_input)
+        other._hear(300)
+        other.found_work(got_several=False)
+        assert other._new_tasks.seconds == 0
+
+    def test_the_one_on_duty_looks_at_once(self, database, background):
+        background.leadership._new_tasks.seconds = 300.0
+        database.enqueue(handlers.quick)
+        assert self.looks(background.leadership) < 300
+
+    def test_the_one_on_duty_tells_the_others_of_a_task_that_is_not_for_it(self, database, background, other):
+        other._new_tasks.seconds = 300.0
+        database.enqueue(handlers.quick)
+        self.looks(background.leadership)
+        assert self.looks(other) < 300
+
+    def test_the_duty_is_taken_from_who_works_for_long(self, database, background, other):
+        work_for_long(background)
+        background.leadership.hand_over_after_long_work()
+        self.looks(other)
+        assert other.session.is_on_duty
+        assert database.value(ON_DUTY) == 1
