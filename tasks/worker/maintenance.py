@@ -110,6 +110,7 @@ class Maintenance:
         self.published: dict[str, tuple[list[int], float]] = {}  # by worker: its tasks, and when they were written
         self.ended: dict[str, tuple[Child, float]] = {}
         self.beat_at = self.sweep_at = self.requests_at = self.fold_at = self.retry_at = self.log_at = 0.0
+        self.sweep_after = 0.0  # not before this time
         self.scheduler = Scheduler()
         self.lost_at: float | None = None
         self.is_sweep_put_off = False
@@ -205,7 +206,7 @@ class Maintenance:
             self.to_end |= wakeup.to_end(notification.payload)
         elif not is_own:
             late = random.uniform(*LATE_SWEEP_SECONDS)  # noqa: S311
-            self.sweep_at = max(self.sweep_at, time.monotonic() + self.sweep_seconds * SHARE_OF_PAUSE + late)
+            self.sweep_at = max(self.sweep_after, time.monotonic() + self.sweep_seconds * SHARE_OF_PAUSE + late)
 
     def close(self) -> None:
         """Try once more what still waits, and end the session."""
@@ -244,7 +245,8 @@ class Maintenance:
         if self.lost_at is not None:
             away = time.monotonic() - self.lost_at
             pause = min(max(away, AFTER_AN_OUTAGE_SECONDS), LONGEST_RETURN_SECONDS)
-            self.sweep_at = max(self.sweep_at, time.monotonic() + pause)
+            self.sweep_after = time.monotonic() + pause
+            self.sweep_at = max(self.sweep_at, self.sweep_after)
             self.lost_at = None
 
     def _note_stall(self, began: float) -> None:
