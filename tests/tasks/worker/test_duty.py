@@ -117,16 +117,18 @@ class TestTwoLeaders:
         other.found_work(got_several=False)
         assert other._new_tasks.seconds == 0
 
-    def test_the_one_on_duty_looks_at_once(self, database, background):
-        background.leadership._new_tasks.seconds = 300.0
+    def test_the_one_on_duty_looks_at_once(self, database, background, monkeypatch):
+        monkeypatch.setattr(background.leadership._new_tasks, "drawn", lambda: 20.0)
         database.enqueue(handlers.quick)
-        assert self.looks(background.leadership) < 300
+        assert self.looks(background.leadership, 20.0) < 20
 
-    def test_the_one_on_duty_tells_the_others_of_a_task_that_is_not_for_it(self, database, background, other):
-        other._new_tasks.seconds = 300.0
+    def test_the_one_on_duty_tells_the_others_of_a_task_that_is_not_for_it(
+        self, database, background, other, monkeypatch
+    ):
+        monkeypatch.setattr(other._new_tasks, "drawn", lambda: 20.0)
         database.enqueue(handlers.quick)
         self.looks(background.leadership)
-        assert self.looks(other) < 300
+        assert self.looks(other, 20.0) < 20
 
     def test_the_duty_is_taken_from_who_works_for_long(self, database, background, other):
         work_for_long(background)
