@@ -14,6 +14,7 @@ TAKING_BACK, AHEAD = "tests/tasks/worker/test_taking_back.py", "tests/tasks/work
 MANY_AT_ONCE, MANY_ENDS = "tests/tasks/worker/test_many_at_once.py", "tests/tasks/worker/test_many_ends.py"
 RELAXED, TICKS = "tests/tasks/worker/test_relaxed.py", "tests/tasks/schedule/test_ticks.py"
 DUTY, LEADERS = "tests/tasks/worker/test_duty.py", "tests/tasks/worker/test_leader.py"
+SWEEPING = "tests/tasks/worker/test_sweeping.py"
 SILENCE, HELD_UP = "tests/tasks/worker/test_silence.py", (TAKING_BACK, "-k", "held_up")
 MATRIX, INPUT = "tests/dashboard/security/test_security_matrix.py", "tests/dashboard/test_hostile_input.py"
 # Names of migrations are none of Python's.
@@ -45,6 +46,13 @@ MUTANTS = [
     without("completion: version", "tasks.queue.completion.COMPLETE", "AND task.version = ending.version ", FENCE),
     without("completion: owner", "tasks.queue.completion.COMPLETE", " AND task.claimed_by = %(worker_id)s::text",
             FENCE),
+    Mutant("duty: tells the others of what is not for it", "tasks.worker.leader.Leadership._lead",
+           "if self._heard is self._new_tasks:", "if False:", (DUTY,)),
+    without("duty: looks at once", "tasks.worker.leader.Leadership._hear", " or self.session.is_on_duty", DUTY),
+    Mutant("sweeps: nobody waits for its own", "tasks.worker.maintenance.Maintenance._hear", "elif not is_own:",
+           "else:", (SWEEPING,)),
+    Mutant("pool: nothing ahead of slots held for long", "tasks.worker.pool.Pool._ahead", "kind.begun_since(since)",
+           "len(kind.running)", ("tests/tasks/worker/test_pool.py",)),
     without("failure: version", "tasks.queue.completion.FAIL", "AND task.version = ending.version ", FENCE),
     without("failure: owner", "tasks.queue.completion.FAIL", " AND task.claimed_by = %(worker_id)s::text", FENCE),
     without("ending on the version of now: attempt", "tasks.queue.completion.STILL_OURS",
