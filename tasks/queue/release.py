@@ -3,10 +3,16 @@
 A release is fenced by id, claimed_by and the time of the claim.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+import psycopg
+
+from tasks.queue import set_aside, wakeup
+from tasks.queue.set_aside import Writes
 from tasks.support.database import Connection, execute, fetch
+
+Unstarted = tuple[int, datetime]  # the id of a row that has not begun, and the time of its claim
 
 # Why a worker cannot begin a task that others may be able to run.
 UNKNOWN = "tasks.exceptions.UnknownTask"
@@ -69,11 +75,16 @@ INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, started_at)
 SELECT id, attempt, %(worker_id)s::text, 'released', started_at FROM ended
 """
 
+# Rows of a worker beside those that are known.
+UNLISTED = """
+SELECT task.id, task.started_at FROM tasks_task AS task
+WHERE task.status = 'PROCESSING' AND task.claimed_by = %(worker_id)s::text AND task.id <> ALL(%(ids)s::bigint[])
+"""
+WAIT_FOR_NOBODY = "SET LOCAL lock_timeout = '20ms'"
 
-def release(
-    connection: Connection, worker_id: str, claims: Iterable[tuple[int, datetime]], *, parked_for: str = ""
-) -> int:
-    """Give back claimed tasks that never started; `claims` are pairs of an id and the `started_at` of its claim.
+
+def release(connection: Connection, worker_id: str, claims: Iterable[Unstarted], *, parked_for: str = "") -> int:
+    """Give back claimed tasks that never started.
 
     With `parked_for`, UNKNOWN or LOCKED, they become due a little later, because this worker cannot begin them. Returns
     the number of tasks that this worker still held.
@@ -94,3 +105,36 @@ def interrupt(connection: Connection, worker_id: str, task_id: int, attempt: int
     """End a running attempt whose process was stopped on purpose; its task becomes READY or CANCELLED."""
     params = {"worker_id": worker_id, "id": task_id, "attempt": attempt, "cancel": cancel}
     return bool(execute(connection, INTERRUPT, params))
+
+
+def unlisted(connection: Connection, worker_id: str, ids: list[int]) -> list[Unstarted]:
+    """The rows that this worker holds beside these."""
+    rows = fetch(connection, UNLISTED, {"worker_id": worker_id, "ids": ids})
+    return [(row["id"], row["started_at"]) for row in rows]
+
+
+def give_back(connection: Connection, worker_id: str, unstarted: list[Unstarted]) -> None:
+    """Give back rows that have not begun; recovery sets aside what the database refuses.
+
+    Raises LockNotAvailable if a row was locked: it is to be tried again.
+    """
+    claimed_at = dict(unstarted)
+
+    def work(writes: Writes) -> None:
+        def write(ids: Sequence[int]) -> list[int]:
+            if writes.is_careful:
+                execute(connection, WAIT_FOR_NOBODY)
+            return [release(connection, worker_id, [(id, claimed_at[id]) for id in ids])]
+
+        if sum(writes.for_tasks(list(claimed_at), write)):
+            wakeup.announce(connection)
+        for error in writes.tasks.values():
+            if isinstance(error, psycopg.errors.LockNotAvailable):
+                raise error
+
+    set_aside.attempt(connection, work)
+
+
+def give_back_unlisted(connection: Connection, worker_id: str, begun: list[int]) -> None:
+    """Give back what this worker holds beside the tasks that it has begun. Raises as `give_back`."""
+    give_back(connection, worker_id, unlisted(connection, worker_id, begun))

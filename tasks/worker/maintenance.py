@@ -5,9 +5,8 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from datetime import datetime
 
 import psycopg
 
@@ -16,7 +15,7 @@ from tasks.diagnosis import lock_holders
 from tasks.framework import declaration
 from tasks.queue import completion, presence, recovery, release, set_aside, throughput, wakeup
 from tasks.queue.completion import Failure
-from tasks.queue.set_aside import Writes
+from tasks.queue.release import Unstarted
 from tasks.schedule.declared import Scheduler
 from tasks.support.database import connect_directly, fetch
 from tasks.worker import failures
@@ -24,7 +23,6 @@ from tasks.worker.session import listen
 from tasks.worker.shared_state import Running, SharedState
 
 logger = logging.getLogger(__name__)
-Unstarted = tuple[int, datetime]  # the id of a row that has not begun, and the time of its claim
 
 RETRY_SECONDS = 0.5
 LOG_SECONDS = 30.0
@@ -54,12 +52,6 @@ SELECT ARRAY(SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND sto
      ORDER BY next_at NULLS FIRST LIMIT 1) AS tick_seconds
 """
 
-# Rows of a worker beside those that are known.
-UNLISTED = """
-SELECT task.id, task.started_at FROM tasks_task AS task
-WHERE task.status = 'PROCESSING' AND task.claimed_by = %(worker_id)s::text AND task.id <> ALL(%(ids)s::bigint[])
-"""
-
 PUBLISH = """
 UPDATE tasks_worker AS worker SET current_task_id = running.task_id,
     current_since = CASE WHEN worker.current_task_id = running.task_id THEN worker.current_since
@@ -70,7 +62,6 @@ FROM unnest(%(ids)s::text[], %(task_ids)s::bigint[], %(seconds)s::float8[], %(ru
 WHERE worker.id = running.id
 """
 TASK_PATH = "SELECT task_path FROM tasks_task WHERE id = %(id)s::bigint"
-WAIT_FOR_NOBODY = "SET LOCAL lock_timeout = '20ms'"
 
 
 @dataclass
@@ -124,7 +115,7 @@ class Maintenance:
     def release(self, worker_id: str, unstarted: list[Unstarted]) -> None:
         """Give back rows that a worker has not begun."""
         if unstarted:
-            self.pending.append(lambda connection: give_back(connection, worker_id, unstarted))
+            self.pending.append(lambda connection: release.give_back(connection, worker_id, unstarted))
             self.hurry()
 
     def take_back(self, child: Child) -> None:
@@ -154,7 +145,9 @@ class Maintenance:
             self.release(child.id, child.state.unstarted())
         else:
             self.pending.append(
-                lambda connection: give_back(connection, child.id, unlisted(connection, child.id, begun))
+                lambda connection: release.give_back(
+                    connection, child.id, release.unlisted(connection, child.id, begun)
+                )
             )
         return begun
 
@@ -282,7 +275,7 @@ class Maintenance:
             listed = child.state.listed()
             if listed is None:
                 continue
-            ahead = unlisted(connection, child.id, listed)
+            ahead = release.unlisted(connection, child.id, listed)
             if ahead and child.state.take_ahead():
                 self.release(child.id, ahead)
 
@@ -371,34 +364,6 @@ class Maintenance:
             )
         else:
             self._note_stall(began)
-
-
-def unlisted(connection: psycopg.Connection, worker_id: str, ids: list[int]) -> list[Unstarted]:
-    """The rows that this worker holds beside these."""
-    rows = fetch(connection, UNLISTED, {"worker_id": worker_id, "ids": ids})
-    return [(row["id"], row["started_at"]) for row in rows]
-
-
-def give_back(connection: psycopg.Connection, worker_id: str, unstarted: list[Unstarted]) -> None:
-    """Give back rows that have not begun; recovery sets aside what the database refuses.
-
-    Raises LockNotAvailable if a row was locked: it is to be tried again.
-    """
-    claimed_at = dict(unstarted)
-
-    def work(writes: Writes) -> None:
-        def write(ids: Sequence[int]) -> list[int]:
-            if writes.is_careful:
-                connection.execute(WAIT_FOR_NOBODY)
-            return [release.release(connection, worker_id, [(id, claimed_at[id]) for id in ids])]
-
-        if sum(writes.for_tasks(list(claimed_at), write)):
-            wakeup.announce(connection)
-        for error in writes.tasks.values():
-            if isinstance(error, psycopg.errors.LockNotAvailable):
-                raise error
-
-    set_aside.attempt(connection, work)
 
 
 def end_running(
