@@ -47,7 +47,7 @@ MUTANTS = [
     without("completion: owner", "tasks.queue.completion.COMPLETE", " AND task.claimed_by = %(worker_id)s::text",
             FENCE),
     Mutant("duty: tells the others of what is not for it", "tasks.worker.leader.Leadership._lead",
-           "if self._heard is self._new_tasks:", "if False:", (DUTY,)),
+           "if self._has_heard_new:", "if False:", (DUTY,)),
     without("duty: looks at once", "tasks.worker.leader.Leadership._hear", " or self.session.is_on_duty", DUTY),
     Mutant("sweeps: nobody waits for its own", "tasks.worker.maintenance.Maintenance._hear", "elif not is_own:",
            "else:", (SWEEPING,)),

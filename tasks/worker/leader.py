@@ -5,9 +5,8 @@ the database for it. The others sleep until the leader goes to work and passes t
 them, which costs the database nothing. A worker that finds a task as soon as it is woken calls two more, so that many
 tasks that come at once find many workers in few steps.
 
-One of the leaders of all supervisors is on duty. It claims at once; if there is nothing for it, it tells the others.
-These also hear each new task, and wait the longer the more often they have looked in vain. So a task does not cost more
-the more supervisors there are, and none waits long if the leader on duty is frozen.
+One of the leaders of all supervisors is on duty. It claims a new task at once, and tells the others if it finds none.
+These look a moment later, should the one on duty be frozen; so the cost does not grow with tasks times supervisors.
 """
 
 import contextlib
@@ -28,13 +27,15 @@ HAND_OVER_SECONDS = 0.01
 POLL_SECONDS = 1.0  # of the leader
 SLEEP_SECONDS = 5.0  # of the others, should the leader fail
 SOON_SECONDS = 0.03
-# Of a leader that is not on duty: each look in vain after a notification makes the next ones wait so much longer.
+# So long a leader that is not on duty leaves a new task to the one that is, at random.
+LEAVE_SECONDS = 0.25, 0.5
+# What is told to all, they look for at once; each look in vain makes the next ones later, at random.
 LATER_SECONDS, LATEST_SECONDS = 0.01, 0.25
 
 
 @dataclass
 class Delay:
-    """How long a leader waits after a notification: some random part of it, so that few look at once."""
+    """How long a leader waits after what is told to all: some random part of it, so that few look at once."""
 
     seconds: float = 0.0
 
@@ -106,8 +107,8 @@ class Leadership:
         self.was_called = False  # by another worker, and has not tried to claim since
         self._lock = threading.Lock()
         self._busy_since: float | None = None
-        self._new_tasks, self._others = Delay(), Delay()  # by what was heard
-        self._heard: Delay | None = None  # since the last claim
+        self._delay = Delay()
+        self._has_heard_all = self._has_heard_new = False  # what is told to all, or of a new task, since the last claim
 
     def begin_work(self) -> None:
         """Note that the worker runs tasks from now on."""
@@ -174,7 +175,7 @@ class Leadership:
             self.session.take_duty()
             return 0.0
         if self.session.is_on_duty:
-            if self._heard is self._new_tasks:
+            if self._has_heard_new:
                 self.session.run(wakeup.announce)
             self._note_heard(was_right=True)
             return seconds
@@ -190,15 +191,22 @@ class Leadership:
             if is_signalled:
                 drain(self.wakes)
             if payloads:
-                self._heard = self._new_tasks if payloads == {wakeup.NEW_TASK} else self._others
-                until = min(until, time.monotonic() + self._heard.drawn())
+                until = min(until, time.monotonic() + self._note(payloads))
             if is_signalled or self.session.is_on_duty or not payloads or time.monotonic() >= until:
                 return
 
+    def _note(self, payloads: set[str]) -> float:
+        """Note what was heard; returns how long to wait before looking, if not on duty."""
+        self._has_heard_new = self._has_heard_new or wakeup.NEW_TASK in payloads
+        if payloads == {wakeup.NEW_TASK}:
+            return random.uniform(*LEAVE_SECONDS)  # noqa: S311
+        self._has_heard_all = True
+        return self._delay.drawn()
+
     def _note_heard(self, *, was_right: bool) -> None:
-        if self._heard:
-            self._heard.note(was_right=was_right)
-            self._heard = None
+        if self._has_heard_all:
+            self._delay.note(was_right=was_right)
+        self._has_heard_all = self._has_heard_new = False
 
 
 def drain(descriptor: int) -> None:

@@ -7,9 +7,10 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from tasks.worker import options
+from tasks.queue import wakeup
+from tasks.worker import leader, options
 from tasks.worker.complete import Background, Completer
-from tasks.worker.leader import HAND_OVER_SECONDS, LATER_SECONDS, LATEST_SECONDS, Leadership, LeaderToken
+from tasks.worker.leader import HAND_OVER_SECONDS, LATER_SECONDS, LEAVE_SECONDS, Leadership, LeaderToken
 from tasks.worker.options import Options
 from tasks.worker.session import Session
 from tasks.worker.shared_state import SharedState
@@ -101,34 +102,35 @@ class TestTwoLeaders:
         leadership._lead(seconds)  # nothing was found
         return waited
 
-    def test_who_looks_in_vain_looks_later_at_the_next_new_task(self, database, background, other):
+    def test_a_new_task_is_left_to_the_one_on_duty_for_a_moment(self, database, background, other):
         """Else each task of twenty supervisors would be twenty claims."""
-        for _ in range(3):
-            database.enqueue(handlers.quick)
-            assert self.looks(other) < 300
-        assert other._new_tasks.seconds == pytest.approx(3 * LATER_SECONDS)
-        assert other._others.seconds == 0, "a call of the one on duty is another thing"
-        for _ in range(100):
-            other._new_tasks.note(was_right=False)
-        assert other._new_tasks.seconds == LATEST_SECONDS
         database.enqueue(handlers.quick)
-        wait_until(other.session.has_input)
-        other._hear(300)
-        other.found_work(got_several=False)
-        assert other._new_tasks.seconds == 0
+        assert self.looks(other) >= LEAVE_SECONDS[0]
+        assert other._delay.seconds == 0
 
     def test_the_one_on_duty_looks_at_once(self, database, background, monkeypatch):
-        monkeypatch.setattr(background.leadership._new_tasks, "drawn", lambda: 20.0)
+        monkeypatch.setattr(leader, "LEAVE_SECONDS", (20.0, 20.0))
         database.enqueue(handlers.quick)
         assert self.looks(background.leadership, 20.0) < 20
 
     def test_the_one_on_duty_tells_the_others_of_a_task_that_is_not_for_it(
         self, database, background, other, monkeypatch
     ):
-        monkeypatch.setattr(other._new_tasks, "drawn", lambda: 20.0)
+        monkeypatch.setattr(leader, "LEAVE_SECONDS", (20.0, 20.0))
         database.enqueue(handlers.quick)
         self.looks(background.leadership)
         assert self.looks(other, 20.0) < 20
+
+    def test_who_looks_in_vain_for_what_is_told_to_all_looks_later_the_next_time(self, database, background, other):
+        for _ in range(3):
+            wakeup.announce(database.connection)
+            assert self.looks(other) < 300
+        assert other._delay.seconds == pytest.approx(3 * LATER_SECONDS)
+        wakeup.announce(database.connection)
+        wait_until(other.session.has_input)
+        other._hear(300)
+        other.found_work(got_several=False)
+        assert other._delay.seconds == 0
 
     def test_the_duty_is_taken_from_who_works_for_long(self, database, background, other):
         work_for_long(background)
