@@ -6,7 +6,7 @@ them, which costs the database nothing. A worker that finds a task as soon as it
 tasks that come at once find many workers in few steps.
 
 One of the leaders of all supervisors is on duty. It claims a new task at once, and tells the others if it finds none.
-These look a moment later, should the one on duty be frozen; so the cost does not grow with tasks times supervisors.
+These look a moment later, in case the one on duty is frozen; so not every leader claims for each task.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ HAND_OVER_SECONDS = 0.01
 POLL_SECONDS = 1.0  # of the leader
 SLEEP_SECONDS = 5.0  # of the others, should the leader fail
 SOON_SECONDS = 0.03
-# So long a leader that is not on duty leaves a new task to the one that is, at random.
+# A leader that is not on duty leaves a new task for so long, at random, to the one that is.
 LEAVE_SECONDS = 0.25, 0.5
-# What is told to all, they look for at once; each look in vain makes the next ones later, at random.
+# After a call to all leaders each looks at once; each look in vain makes its next ones later, at random.
 LATER_SECONDS, LATEST_SECONDS = 0.01, 0.25
 
 
 @dataclass
 class Delay:
-    """How long a leader waits after what is told to all: some random part of it, so that few look at once."""
+    """How long a leader waits at most after a call to all, at random, so that few look at once."""
 
     seconds: float = 0.0
 
@@ -108,7 +108,7 @@ class Leadership:
         self._lock = threading.Lock()
         self._busy_since: float | None = None
         self._delay = Delay()
-        self._has_heard_all = self._has_heard_new = False  # what is told to all, or of a new task, since the last claim
+        self._has_heard_all = self._has_heard_new = False  # a call to all, a new task, since the last claim
 
     def begin_work(self) -> None:
         """Note that the worker runs tasks from now on."""
@@ -184,7 +184,7 @@ class Leadership:
         return {"mine": 0.0, "others": seconds}.get(duty, SOON_SECONDS)
 
     def _hear(self, seconds: float) -> None:
-        """Wait for a notification, and then as long as this leader does not have to look; for a signal; or so long."""
+        """Wait until this leader should look: some time after a notification, at a signal, or after `seconds`."""
         until = time.monotonic() + seconds
         while True:
             payloads, is_signalled = self.session.wait(until - time.monotonic(), self.wakes)

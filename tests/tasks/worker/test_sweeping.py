@@ -45,7 +45,7 @@ def test_one_sweeps_and_the_others_wait_until_it_is_late(supervisors, database):
 
 
 def test_a_request_is_still_read_at_once(supervisors, database):
-    """What tells of a sweep makes nobody read requests, and asks for nothing; what asks does."""
+    """A notification of a sweep makes nobody read requests; any other one does."""
     first, second = supervisors
     options.register(database.connection, "w1", Options())
     sweep(first)
