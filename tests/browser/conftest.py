@@ -1,14 +1,16 @@
 """A real Chromium against a real server. A machine without a browser fails these tests; they are never skipped."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Error, Page, Response, expect, sync_playwright
 
 from tests.browser.looks import SIZES
 from tests.people import person
@@ -51,6 +53,7 @@ class Visitor:
         self.base = base
         self.complaints: list[str] = []
         self.requests: list[str] = []
+        self.answers: list[str] = []
         self.page: Page = context.new_page()
         self.page.set_default_timeout(PATIENCE)
         self.page.add_init_script(FORGET)
@@ -59,6 +62,20 @@ class Visitor:
         )
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("requestfailed", lambda request: self.answers.append(f"{request.url} {request.failure}"))
+        self.page.on("response", self.note)
+
+    def note(self, response: Response) -> None:
+        self.answers.append(f"{datetime.now(UTC):%H:%M:%S} {response.status} {response.url}")
+
+    def state(self) -> str:
+        """What the window shows and what the server answered last, for the report of a failed test."""
+        try:
+            shown = self.page.locator("body").inner_text(timeout=5000)
+        except Error as error:
+            shown = str(error)
+        answers = [f"{len(self.requests)} requests", *self.answers[-15:], f"{datetime.now(UTC):%H:%M:%S} now"]
+        return "\n".join([self.page.url, *answers, re.sub(r"\s*\n\s*", " | ", shown)[:3000]])
 
     def leave(self) -> None:
         """Close what was opened, and log out; nothing is asked of a page that may hang."""
@@ -110,7 +127,7 @@ def rooms(browser: Browser, live_server) -> Rooms:
 
 
 @pytest.fixture
-def visit(browser: Browser, rooms: Rooms, live_server) -> Iterator[Visit]:
+def visit(request: pytest.FixtureRequest, browser: Browser, rooms: Rooms, live_server) -> Iterator[Visit]:
     """Opens windows: `visit("Operators", theme="dark", size="narrow")`; none of them may have had an error.
 
     A window with options of its own (of Playwright's `new_context`) has a context of its own.
@@ -131,7 +148,10 @@ def visit(browser: Browser, rooms: Rooms, live_server) -> Iterator[Visit]:
             visitor.log_in(person(*groups))
         return visitor
 
+    failed_before = request.session.testsfailed
     yield open_window
+    if request.session.testsfailed > failed_before:
+        print(*(visitor.state() for visitor in visitors), sep="\n\n")
     complaints = [complaint for visitor in visitors for complaint in visitor.complaints]
     for visitor in visitors:
         if visitor.context in own:
