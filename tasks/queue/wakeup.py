@@ -10,6 +10,7 @@ from tasks.support.database import Connection, execute
 
 NEW_TASK = ""  # the payload of the table's trigger
 ANNOUNCE = "SELECT pg_notify('rowlock_' || current_schema(), 'ready')"
+OFFER_DUTY = "SELECT pg_notify('rowlock_' || current_schema(), 'duty')"
 SUMMON = "SELECT pg_notify('rowlock_control_' || current_schema(), %(payload)s::text)"
 SWEPT = "swept"
 END = "end:"
@@ -19,6 +20,11 @@ IDS_PER_SUMMONS = 300  # a payload holds 8,000 bytes
 def announce(connection: Connection) -> None:
     """Make every idle worker look for READY rows, as after an UPDATE. The table's trigger announces inserts."""
     execute(connection, ANNOUNCE)
+
+
+def offer_duty(connection: Connection) -> None:
+    """Tell the leader of every supervisor that nobody is on duty: until one is, enqueuers wake none of them."""
+    execute(connection, OFFER_DUTY)
 
 
 def summon(connection: Connection, payload: str = "") -> None:

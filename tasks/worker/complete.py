@@ -316,7 +316,7 @@ class Background:
         while not self._is_done.is_set():
             self._is_running_batch.wait(timeout=WAKE_SECONDS)
             self._watch_lifeline()
-            pause = HAND_OVER_SECONDS if self.state.is_leader else FLUSH_SECONDS
+            pause = HAND_OVER_SECONDS if self.leadership.is_handing_over else FLUSH_SECONDS
             if self._is_running_batch.is_set() and not self._is_done.wait(pause):
                 try:
                     self.look_after()

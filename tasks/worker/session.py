@@ -47,11 +47,7 @@ SELECT CASE
     WHEN pg_advisory_unlock_shared(hashtext('rowlock:duty'), hashtext(current_schema())) THEN 'nobody'
 END AS duty
 """
-# The leaders of other supervisors sleep without knowing that nobody is on duty: enqueuers would wake none of them.
-LEAVE_DUTY = """
-SELECT pg_advisory_unlock(hashtext('rowlock:duty'), hashtext(current_schema())),
-    pg_notify('rowlock_' || current_schema(), 'duty')
-"""
+LEAVE_DUTY = "SELECT pg_advisory_unlock(hashtext('rowlock:duty'), hashtext(current_schema()))"
 
 
 class Session:
@@ -201,8 +197,12 @@ class Session:
         self.run(lambda connection: listen(connection, "rowlock"))
         self.is_listening = True
 
-    def stop_listening(self) -> None:
-        """Leave the duty to a leader of another supervisor, and receive no notifications. Errors are logged."""
+    def stop_listening(self) -> bool:
+        """Leave the duty, and receive no notifications. Errors are logged.
+
+        True if this worker was on duty. Somebody must know then: enqueuers wake no leader.
+        """
+        was_on_duty = self.is_on_duty
         self.is_listening = False
         try:
             if self.is_on_duty:
@@ -211,6 +211,7 @@ class Session:
         except psycopg.Error as error:
             logger.warning("worker %s could not leave the duty: %s", self.worker_id, str(error).strip())
         self.is_on_duty = False
+        return was_on_duty
 
     def wait(self, seconds: float, other: int) -> tuple[set[str], bool]:
         """Wait for a notification, for the file descriptor `other`, or for `seconds`.

@@ -62,6 +62,7 @@ class SharedState(ctypes.Structure):
         ahead_of: the number of the batch while the next one is being claimed, or NONE.
         lease_renewed_ns, convicted, registered: the worker's lease and row.
         busy, is_leader: whether it works, and whether it leads its supervisor's idle workers.
+        has_left_duty: whether a leader left the duty (see leader.py) and nobody has taken it since.
         claimed, completed, failed, refused, unwritten: counters for the report.
         ids, attempts, claimed_at_us, has_begun: the rows of the batch.
         slot_ids, slot_attempts, slot_since_ns, slot_deadline_ns: the task in each slot; `since` is 0 if none runs.
@@ -73,7 +74,7 @@ class SharedState(ctypes.Structure):
     _fields_: ClassVar = [
         *((name, ctypes.c_int64) for name in (
             "batch_number", "batch_count", "cleared", "progress_ns", "pulse_ns", "has_room", "taken_back", "ahead_of",
-            "lease_renewed_ns", "convicted", "registered", "busy", "is_leader",
+            "lease_renewed_ns", "convicted", "registered", "busy", "is_leader", "has_left_duty",
             "claimed", "completed", "failed", "refused", "unwritten", "earlier_index",
         )),
         ("ids", ctypes.c_int64 * BATCH_LIMIT),

@@ -36,7 +36,7 @@ from tests.waiting import wait_until  # noqa: E402
 
 STEPS = (1, 4, 10, 20)  # hosts
 CHILDREN = 25
-SETTLED_SECONDS, IDLE_SECONDS = 6.0, 10.0
+SETTLED_SECONDS, IDLE_SECONDS = 12.0, 10.0  # an idle session tells the server's counters after up to ten seconds
 TASKS, PAUSE_SECONDS = 40, 0.1
 PATIENCE = 300
 PRESENT = """

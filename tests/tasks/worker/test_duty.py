@@ -93,6 +93,15 @@ class TestTwoLeaders:
         yield Leadership(session, token, wakes=background.lifeline)
         session.forget()
 
+    @pytest.fixture
+    def sibling(self, background):
+        """The leadership of another worker of the same supervisor."""
+        state = SharedState()
+        session = Session("w3", state)
+        assert session.open(lambda connection: options.register(connection, "w3", Options()))
+        yield Leadership(session, background.leadership.token, wakes=background.lifeline)
+        session.forget()
+
     def looks(self, leadership, seconds=300.0):
         """Wait as a leader does once it has heard something; returns how long."""
         wait_until(leadership.session.has_input)
@@ -132,9 +141,53 @@ class TestTwoLeaders:
         other.found_work(got_several=False)
         assert other._delay.seconds == 0
 
-    def test_the_duty_is_taken_from_who_works_for_long(self, database, background, other):
+    def heard(self, database, other):
+        """What the other one has been told by now; the payloads come in the order of their commits."""
+        wakeup.announce(database.connection)
+        payloads = set()
+
+        def all_heard():
+            payloads.update(other.session.drain())
+            return "ready" in payloads
+
+        wait_until(all_heard)
+        return payloads
+
+    def test_the_duty_goes_to_the_next_holder_of_the_token_and_nobody_else_is_told(
+        self, database, background, other, sibling
+    ):
+        """Else each task of more than 10 ms would cost a claim of each supervisor."""
         work_for_long(background)
         background.leadership.hand_over_after_long_work()
+        assert sibling.token.take(sibling.state)
+        background.leadership.hand_over_after_long_work()
+        sibling._lead(300)
+        assert sibling.session.is_on_duty
+        assert not sibling.state.has_left_duty
+        assert self.heard(database, other) == {"ready"}
+
+    def test_the_duty_is_offered_to_all_if_nobody_takes_the_token(self, database, background, other):
+        work_for_long(background)
+        background.leadership.hand_over_after_long_work()
+        assert background.leadership.is_handing_over
+        background.leadership.hand_over_after_long_work()
+        assert not background.leadership.is_handing_over
         self.looks(other)
         assert other.session.is_on_duty
         assert database.value(ON_DUTY) == 1
+
+    def test_who_takes_the_token_and_goes_to_work_at_once_offers_the_duty(self, database, background, other, sibling):
+        work_for_long(background)
+        background.leadership.hand_over_after_long_work()
+        assert sibling.token.take(sibling.state)
+        sibling.begin_work()
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > HAND_OVER_SECONDS)
+        for _ in range(2):
+            sibling.hand_over_after_long_work()
+        assert "duty" in self.heard(database, other)
+
+    def test_a_leader_that_gets_all_it_asks_for_offers_the_duty_at_once(self, database, background, other):
+        """There may be work for all."""
+        background.leadership.found_work(got_several=True)
+        assert "duty" in self.heard(database, other)

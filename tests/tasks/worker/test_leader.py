@@ -2,11 +2,13 @@
 
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tasks.worker import leader
 from tasks.worker.leader import LeaderToken
 from tasks.worker.shared_state import SharedState
 from tests.tasks.worker_app import tasks as handlers
@@ -69,6 +71,23 @@ class TestToken:
         assert sorted(woken) == [False, False, True, True, True]
         for end in (end for pair in ends for end in pair):
             os.close(end)
+
+    def test_who_sleeps_looks_only_once_the_leader_is_silent(self, monkeypatch):
+        """Else a hundred idle workers would ask the database as often as a hundred leaders."""
+        monkeypatch.setattr(leader, "SILENT_SECONDS", 0.01)
+        token = LeaderToken()
+        assert token.take(SharedState())
+        monkeypatch.setattr(LeaderToken, "is_leader_silent", False)
+        began = time.monotonic()
+        assert not token.sleep(SharedState(), 0.1, [])
+        assert time.monotonic() - began >= 0.1
+        monkeypatch.undo()
+        token.note_look()
+        assert not token.is_leader_silent
+        monkeypatch.setattr(leader, "SILENT_SECONDS", 0.01)
+        began = time.monotonic()
+        assert not token.sleep(SharedState(), 60, [])
+        assert time.monotonic() - began < 60
 
 
 def asleep() -> int:
