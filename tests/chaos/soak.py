@@ -23,6 +23,7 @@ from tests import databases, processes
 from tests.benchmarks.bench import DURABLE
 from tests.benchmarks.pages.tabs import Polled, postmaster_of, tab
 from tests.chaos.probe import Probe, Sample
+from tests.chaos.soak_report import KEYED_SHARE
 from tests.databases import ROOT, QueueDatabase
 from tests.postgres import throw_away_server
 from tests.processes import Worker
@@ -51,6 +52,7 @@ class Plan:
     rate: int = 200
     sample_seconds: float = 15.0
     children: int = 2
+    keyed_share: int = KEYED_SHARE  # 0: no task has a key
     prune_seconds: float = 60.0  # how often finished tasks of some age are deleted; 0: never
 
     def phase(self, elapsed: float) -> str:
@@ -129,7 +131,7 @@ class Soak:
         with contextlib.closing(source):
             while not over.wait(TICK_SECONDS):
                 wanted = int((time.monotonic() - began) * self.plan.rate) - self.enqueued
-                for kind, count, key in mixture(self.enqueued, wanted):
+                for kind, count, key in mixture(self.enqueued, wanted, self.plan.keyed_share):
                     source.enqueue(kind, count=count, ordering_key=key, max_attempts=1)
                     self.enqueued += count
 
@@ -141,15 +143,17 @@ class Soak:
             subprocess.run(argv, cwd=ROOT, env=environment, check=True, stdin=subprocess.DEVNULL)
 
 
-def mixture(before: int, wanted: int) -> Iterator[tuple[str, int, str | None]]:
+def mixture(before: int, wanted: int, keyed_share: int = KEYED_SHARE) -> Iterator[tuple[str, int, str | None]]:
     """What the next `wanted` tasks are: handler, how many, ordering key.
 
     >>> [count for _, count, _ in mixture(0, 10)], list(mixture(5, 0))
     ([8, 1, 1], [])
+    >>> [(count, key) for _, count, key in mixture(0, 100, keyed_share=0)]
+    [(99, None), (1, None)]
     """
     if wanted <= 0:
         return
-    keyed = wanted // 5
+    keyed = wanted // keyed_share if keyed_share else 0
     failing = (before + wanted) // FAILING_SHARE - before // FAILING_SHARE
     if free := max(0, wanted - keyed - failing):
         yield QUICK, free, None
@@ -203,7 +207,8 @@ def main(words: list[str]) -> None:
 
     given = parser().parse_args(words)
     held = None if given.held is None else given.held * 60
-    plan = Plan(given.minutes * 60, held, given.rate, max(0.5, given.minutes * 60 / 240))
+    sample_seconds = max(0.5, given.minutes * 60 / 240)
+    plan = Plan(given.minutes * 60, held, given.rate, sample_seconds, keyed_share=given.keyed)
     with throw_away_server(**DURABLE) as server, ExitStack() as stack:
         database = QueueDatabase(databases.named(server.url, "soak"))
         databases.migrate(database.url)
@@ -221,7 +226,7 @@ def main(words: list[str]) -> None:
         soak = Soak(plan, database, start, probe)
         samples = soak.run()
         versions = soak_report.surroundings(database.value("SHOW server_version"))
-        soak_report.keep(given.report, versions, samples, polled.seconds)
+        soak_report.keep(given.report, versions, samples, polled.seconds, plan.keyed_share)
         assert workers[0].stop() == 0, workers[0].log()
 
 
@@ -237,6 +242,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--minutes", type=float, default=60.0, help="how long (default: 60)")
     found.add_argument("--held", type=float, help="minutes in which a transaction is open (default: half of them)")
     found.add_argument("--rate", type=int, default=200, help="tasks a second (default: 200)")
+    found.add_argument(
+        "--keyed", type=int, default=KEYED_SHARE, help="one task in so many has an ordering key; 0: none (default: 5)"
+    )
     found.add_argument(
         "--report", type=Path, default=ROOT / "docs", help="the folder of reliability.md and measurements/"
     )

@@ -23,14 +23,22 @@ PHASES = {
     "after": "after it has ended",
 }
 TASK_TABLE = "tasks_task"
+KEYED_SHARE = 5  # one task in so many has an ordering key, if nothing else is asked for
 POINTS = 6  # of the curve
 WARM_UP, LAST = 0.1, 0.8  # shares of the run: what is flat is the same between the first tenth and the last fifth
 Figures = dict[str, Any]
 
 
-def keep(folder: Path, versions: dict[str, str], samples: Sequence[Sample], pages: dict[str, list[float]]) -> None:
+def keep(
+    folder: Path,
+    versions: dict[str, str],
+    samples: Sequence[Sample],
+    pages: dict[str, list[float]],
+    keyed_share: int = KEYED_SHARE,
+) -> None:
     """Write both files; `pages` are the seconds of each answer of the web server by page."""
-    text = json.dumps(figures(versions, samples, pages), indent=1) + "\n"
+    found = {**figures(versions, samples, pages), "keyed_share": keyed_share}
+    text = json.dumps(found, indent=1) + "\n"
     kept = folder / "measurements" / "soak.json"
     kept.parent.mkdir(exist_ok=True)
     kept.write_text(text)
@@ -143,8 +151,10 @@ def render(found: Figures) -> str:
     """The section's text from the values of docs/measurements/soak.json."""
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     rate = found["phases"]["before"]["enqueued_per_second"]
+    share = found["keyed_share"]
+    keys = f"one in {share} with an ordering key" if share else "none with an ordering key"
     lines = [
-        f"{found['seconds'] / 60:.0f} minutes, {found['enqueued']:,} tasks enqueued ({rate:.0f} a second), "
+        f"{found['seconds'] / 60:.0f} minutes, {found['enqueued']:,} tasks enqueued ({rate:,.0f} a second, {keys}), "
         f"{found['ended']:,} attempts ended; {versions}; {found['machine']['cores']} cores, shared with other work "
         f"(load average {found['machine']['load_average']}).",
         "",
