@@ -30,6 +30,7 @@ listen_addr =
 listen_port = {port}
 unix_socket_dir = {folder}
 auth_type = any
+admin_users = {user}
 pool_mode = {mode}
 min_pool_size = 3
 default_pool_size = 8
@@ -94,7 +95,8 @@ def owner_of(host: str) -> int:
 def configured(server: dict[str, object], folder: str, mode: str, ignores_options: bool) -> str:
     way = " ".join(f"{key}={server[key]}" for key in ("host", "port", "user", "password") if server.get(key))
     ignored = ", options" if ignores_options else ""
-    return CONFIGURATION.format(server=way, port=PORT, folder=folder, mode=mode, ignored=ignored)
+    user = server["user"]
+    return CONFIGURATION.format(server=way, port=PORT, folder=folder, user=user, mode=mode, ignored=ignored)
 
 
 def answers(url: str) -> bool:

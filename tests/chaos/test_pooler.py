@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode before pages and handlers, killed under load and started again."""
+"""PgBouncer in transaction mode before pages and handlers: killed and started again under load, or paused."""
 
 import contextlib
 import http.client
@@ -20,6 +20,8 @@ from urllib.parse import urlencode
 import psycopg
 import pytest
 
+from tests import databases
+from tests.dashboard.api.streams import following, next_event
 from tests.databases import ROOT, QueueDatabase
 from tests.pgbouncer import VERSION_OF_PREPARED, pgbouncer, version
 from tests.tasks.worker_app import pooled
@@ -30,6 +32,7 @@ from tests.web import gunicorn
 RESTARTS = 10
 TASKS = 300  # after each
 AWAY_SECONDS, UP_SECONDS = 0.5, 4.0
+PAUSE_SECONDS = 1.5
 PAGES = ("/admin/", "/admin/tasks/task/", "/admin/tasks/attempt/", "/admin/ops/locks/", "/admin/ops/workers/",
          "/admin/ops/stale/", "/admin/ops/schedule/", "/admin/ops/audit/")  # fmt: skip
 PEOPLE = ("first-operator", "second-operator")
@@ -141,6 +144,53 @@ def test_pages_and_handlers_of_every_kind_behind_a_proxy_that_is_killed(database
     assert changed == set(), "settings of one client reached another"
 
 
+@pytest.mark.chaos
+def test_a_pause_a_reload_and_new_connections_of_the_proxy_cost_nothing(database, ledger, start_worker):
+    """As for maintenance of the server behind it: everybody waits, nobody fails, and a stream of the API goes on."""
+    variables, over = {"DIRECT_DATABASE_URL": database.url}, threading.Event()
+    make_operator(database.url, PEOPLE[0])
+    secret = manage(database.url, "create_token", "follower", "--user", PEOPLE[0]).strip()
+    [followed] = database.enqueue(handlers.quick, run_after_seconds=3600)
+    with contextlib.ExitStack() as stack:
+        proxied = stack.enter_context(pgbouncer(database.url))
+        _, port = stack.enter_context(gunicorn(proxied, **variables))
+        stream = stack.enter_context(following(port, secret, followed))
+        for options in (("--concurrency", 2), ("--threads", 4), ("--coroutines", 8)):
+            start_worker(*options, DATABASE_URL=proxied, **variables)
+        assert next_event(stream)[0] == "task"
+        reader = Reader(PEOPLE[0], port)
+        thread = threading.Thread(target=reader.read, args=(over,))
+        thread.start()
+        stack.callback(over.set)
+        for _ in range(RESTARTS // 2):
+            with closing(QueueDatabase(proxied)) as customer:
+                for kind in (handlers.write_in_transaction, handlers.count_queues, pooled.rest):
+                    customer.enqueue(kind, count=TASKS // 3)
+            maintain(proxied)
+        database.rows("UPDATE tasks_task SET priority = 7, run_after = now() WHERE id = %s", followed)
+        events = [next_event(stream)]
+        while events[-1][0] == "task":
+            events.append(next_event(stream))
+        assert set(database.wait_until_finished(seconds=120)) == {"COMPLETED"}
+        over.set()
+        thread.join()
+    print(json.dumps({"answers": reader.answers, "events": [name for name, _ in events]}))
+    assert (events[0][1]["priority"], events[-1][0]) == (7, "end")
+    assert set(reader.answers) == {200}
+    assert database.rows("SELECT * FROM tasks_attempt") == []
+
+
+def maintain(proxied: str) -> None:
+    """Pause while clients are at work, read the configuration again, renew the sessions with the server, and resume."""
+    with psycopg.connect(
+        databases.named(proxied, "pgbouncer"), autocommit=True, cursor_factory=psycopg.ClientCursor
+    ) as console:
+        console.execute("PAUSE")
+        time.sleep(PAUSE_SECONDS)
+        for command in ("RELOAD", "RECONNECT", "RESUME"):
+            console.execute(command)
+
+
 def disturb(database, proxied, first, readers, number, proxy, stack) -> float:
     """Tasks through the proxy, which dies and comes back: seconds until both readers see a page again."""
     with closing(QueueDatabase(proxied)) as customer:
@@ -162,6 +212,11 @@ def settings_of(proxied: str) -> list[tuple[str, str]]:
 
 
 def make_operator(url: str, name: str) -> None:
-    argv = [sys.executable, "manage.py", "createsuperuser", "--noinput", "--username", name, "--email", "a@b.example"]
+    manage(url, "createsuperuser", "--noinput", "--username", name, "--email", "a@b.example")
+
+
+def manage(url: str, *words: str) -> str:
+    """What the command prints."""
     variables = {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.settings", "DJANGO_SUPERUSER_PASSWORD": PASSWORD}
-    subprocess.run(argv, cwd=ROOT, env={**os.environ, **variables}, check=True, capture_output=True)
+    argv, environment = [sys.executable, "manage.py", *words], {**os.environ, **variables}
+    return subprocess.run(argv, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout

@@ -1,11 +1,8 @@
 """The events of a task over the real web server: they come as they happen, and a stream ends with its client."""
 
 import contextlib
-import http.client
-import json
 import os
 import time
-from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -17,6 +14,7 @@ from tasks.models import Task
 from tasks.support.audit import Who
 from tests import databases
 from tests.dashboard.api.callers import Caller
+from tests.dashboard.api.streams import following, next_event
 from tests.tasks import rows
 from tests.waiting import wait_until
 from tests.web import gunicorn
@@ -25,34 +23,11 @@ PATIENCE_SECONDS = 8  # the web server ends what is still there after ten
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@contextlib.contextmanager
-def following(port: int, caller: Caller, task: Task) -> Iterator[http.client.HTTPResponse]:
-    """The open stream of the task."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as opened:
-        headers = {"Host": "localhost", "Authorization": f"Bearer {caller.secret}"}
-        opened.request("GET", f"/api/v1/tasks/{task.pk}/events", headers=headers)
-        answer = opened.getresponse()
-        yield answer
-        answer.close()
-
-
-def next_event(answer: http.client.HTTPResponse) -> tuple[str, dict[str, object]]:
-    """The name and the data of the next event; comments and the time to wait are skipped."""
-    name = ""
-    while line := answer.readline().decode():
-        key, _, value = line.strip().partition(": ")
-        if key == "event":
-            name = value
-        elif key == "data":
-            return name, json.loads(value)
-    return "over", {}
-
-
 def test_events_come_as_they_happen_and_a_stream_ends_with_its_client():
     site = databases.named(os.environ["DATABASE_URL"], str(connection.settings_dict["NAME"]))
     caller, task = Caller("Operators"), rows.ready()
     with gunicorn(site) as (web, port):
-        with following(port, caller, task) as answer:
+        with following(port, caller.secret, task.pk) as answer:
             assert (answer.status, answer.headers["Content-Type"]) == (200, "text/event-stream")
             name, seen = next_event(answer)
             assert (name, seen["status"], seen["version"]) == ("task", "READY", task.version)
@@ -71,13 +46,13 @@ def left_open(port: int, caller: Caller) -> None:
     """As many clients as one person may have left before anything happened: each seat is free before the next beat."""
     task = rows.ready()
     for _ in range(events.STREAMS_OF_ONE):
-        with following(port, caller, task) as answer:
+        with following(port, caller.secret, task.pk) as answer:
             assert next_event(answer)[0] == "task"
     wait_until(lambda: is_seated(port, caller, task), seconds=events.BEAT_SECONDS * 0.8)
 
 
 def is_seated(port: int, caller: Caller, task: Task) -> bool:
-    with following(port, caller, task) as answer:
+    with following(port, caller.secret, task.pk) as answer:
         return answer.status == 200
 
 
@@ -87,7 +62,7 @@ def stopped_at_once(web: psutil.Process, port: int, caller: Caller) -> None:
     with contextlib.ExitStack() as stack:
 
         def is_followed() -> bool:
-            opened.append(stack.enter_context(following(port, caller, task)))
+            opened.append(stack.enter_context(following(port, caller.secret, task.pk)))
             return opened[-1].status == 200
 
         wait_until(is_followed, seconds=30)
