@@ -1,4 +1,4 @@
-"""The archive: Rowlock's claim of one task beside many archived ones, and how long the archive's pages take.
+"""The archive: Rowlock's claim of one task beside many archived ones, and how long pages and the API take.
 
 `--finished 100000000` archives so many; a tenth as many finished tasks are in the queue's own table.
 `python -m tests.benchmarks.archive URL` measures the pages of a database.
@@ -41,11 +41,17 @@ FROM (
     FROM generate_series(%(lowest)s::bigint, %(highest)s::bigint) AS n
 ) AS row
 """
+# One in a hundred has failed, with an attempt.
 FILL_QUEUE = """
 INSERT INTO tasks_task (task_path, queue_name, status, attempt, created_at, run_after, started_at, finished_at,
     finished_by, args)
-SELECT 'shop.tasks.task_' || n %% 20, 'queue_' || n %% 5, 'COMPLETED', 1, at, at, at, at, 'w', jsonb_build_array(n)
+SELECT 'shop.tasks.task_' || n %% 20, 'queue_' || n %% 5, CASE WHEN n %% 100 = 0 THEN 'FAILED' ELSE 'COMPLETED' END,
+    1, at, at, at, at, 'w', jsonb_build_array(n)
 FROM (SELECT n, now() - n * interval '0.1 seconds' AS at FROM generate_series(1, %s) AS n) AS row
+"""
+FILL_ATTEMPTS = """
+INSERT INTO tasks_attempt (task_id, number, worker_id, outcome, started_at, finished_at, exception_class, traceback)
+SELECT id, 1, 'w', 'failed', started_at, finished_at, 'shop.CardDeclined', 'x' FROM tasks_task WHERE status = 'FAILED'
 """
 LIST = "/admin/tasks/task/archive/"
 SEARCHES = {
@@ -64,6 +70,17 @@ SEARCHES = {
     "tasks of a function": "/admin/tasks/task/?task=shop.tasks.task_7",
     "stuck": "/admin/ops/stale/",
     "locks": "/admin/ops/locks/",
+    "failures by kind": "/admin/ops/failures/",
+    "charts of a week": "/admin/ops/charts/?span=7d",
+    "audit as CSV": "/admin/ops/audit/?format=csv",
+    "palette, an id": "/admin/ops/palette/?q=%d",
+    "metrics": "/metrics",
+    "API: summary": "/api/v1/summary",
+    "API: tasks of a function": "/api/v1/tasks?task=shop.tasks.task_7",
+    "API: one task": "/api/v1/tasks/%d",
+    "API: an id": "/api/v1/find?q=%d",
+    "API: failures": "/api/v1/failures",
+    "API: preview of a bulk run": "/api/v1/tasks/bulk/requeue?status=FAILED",
 }
 
 
@@ -110,18 +127,29 @@ def fill(grown: Grown, number: int) -> None:
             connection.execute(FILL_MONTH, {**ids, "month": month})
         grown.scene.say(f"  {ids['highest']:,} of {number:,}")
     grown.execute(FILL_QUEUE, number // 10)
+    grown.execute(FILL_ATTEMPTS)
     grown.execute("VACUUM ANALYZE")
+
+
+def secret_of_a_token() -> str:
+    """A new token of the person who is logged in; it needs Django."""
+    from dashboard.api import tokens
+    from tasks.support.audit import Who
+    from tests.people import person
+
+    return tokens.create("benchmark", person(username="root", is_superuser=True), Who("benchmark", "command"))
 
 
 def measured(url: str, number: int) -> dict[str, list[float]]:
     """Seconds of each page, asked in turn, after a first round that is not counted."""
     client = set_up(url)
+    headers = {"Authorization": f"Bearer {secret_of_a_token()}"}
     times: dict[str, list[float]] = {name: [] for name in SEARCHES}
     for turn in range(PAGES + 1):
         for name, path in SEARCHES.items():
             asked = path % (1 + turn * number // (PAGES + 1)) if "%d" in path else path
             began = time.perf_counter()
-            answer = client.get(asked)
+            answer = client.get(asked, headers=headers if asked.startswith("/api/") else None)
             seconds = time.perf_counter() - began
             assert answer.status_code == 200, (asked, answer.status_code)
             if turn:
