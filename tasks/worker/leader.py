@@ -99,8 +99,12 @@ class LeaderToken:
             for _ in range(2):  # each write wakes one
                 os.write(self._put_call, b"x")
 
-    def sleep(self, state: SharedState, seconds: float, others: Iterable[int]) -> bool:
+    def sleep(
+        self, state: SharedState, seconds: float, others: Iterable[int], is_due: Callable[[], bool] = lambda: False
+    ) -> bool:
         """Wait for the token, for a call, for another readable descriptor, for a silent leader, or for `seconds`.
+
+        `is_due`: what else ends the sleep, asked every SILENT_SECONDS.
 
         True if there may be a task now: this worker was called, or is the leader.
         """
@@ -111,7 +115,7 @@ class LeaderToken:
                 waiting.register(descriptor, select.EPOLLIN)
             until = time.monotonic() + seconds
             while (left := until - time.monotonic()) > 0:
-                if waiting.poll(min(left, SILENT_SECONDS)) or self.is_leader_silent:
+                if waiting.poll(min(left, SILENT_SECONDS)) or self.is_leader_silent or is_due():
                     break
         is_called = bool(_read_one(self._calls))
         return self.take(state) or is_called
@@ -172,9 +176,14 @@ class Leadership:
         if self.session.is_listening:  # the supervisor has passed this worker's token on
             with self._lock:
                 self._hand_over()
-        self.was_called = self.token.sleep(self.state, seconds, [*self.session.descriptors(), self.wakes])
+        descriptors = [*self.session.descriptors(), self.wakes]
+        self.was_called = self.token.sleep(self.state, seconds, descriptors, self._must_renew_lease)
         self.session.drain()
         drain(self.wakes)
+
+    def _must_renew_lease(self) -> bool:
+        """True if the supervisor is late with it: the next look does it."""
+        return not self.state.is_lease_fresh(self.session.lease_seconds / 2)
 
     def found_work(self, *, got_several: bool) -> None:
         """Hand over and call others if there may be more: after a call, or when the leader got all it asked for."""

@@ -87,6 +87,9 @@ class TestToken:
         monkeypatch.setattr(leader, "SILENT_SECONDS", 0.01)
         began = time.monotonic()
         assert not token.sleep(SharedState(), 60, [])
+        token.note_look()
+        monkeypatch.setattr(LeaderToken, "is_leader_silent", False)
+        assert not token.sleep(SharedState(), 60, [], is_due=lambda: True)
         assert time.monotonic() - began < 60
 
 
