@@ -1,6 +1,6 @@
 """Rowlock in the public benchmark hardbyte/postgresql-job-queue-benchmarking, on a PostgreSQL of this machine.
 
-git clone https://github.com/hardbyte/postgresql-job-queue-benchmarking DIR
+git clone --recurse-submodules https://github.com/hardbyte/postgresql-job-queue-benchmarking DIR
 python -m tests.benchmarks.public --harness DIR [--phases clean,half] [--systems rowlock,pgboss] [--seconds 60]
 
 Each cell is one run of the harness, whose files stay in the folder of `--out`. The table shows every cell in it.
@@ -32,6 +32,7 @@ SYSTEMS = {
     "pgboss": "pg-boss",
     "procrastinate": "Procrastinate",
     "absurd": "Absurd",
+    "pgque": "PgQue",
 }
 # Each adapter paces its own producer: the harness's pace on stdin would block it where nobody reads.
 FAIR = {"PRODUCER_PACING": "adapter", "PRODUCER_BATCH_MAX": "128", "PRODUCER_BATCH_MS": "10"}
@@ -41,6 +42,7 @@ ESTIMATE = (
     "Jobs lost are the harness's own estimate from samples: the adapter of Rowlock says on stderr how many it left "
     "unfinished and failed."
 )
+NO_JOBS = "PgQue is a log of events: it ends whole batches, and no row tells how a single job went."
 
 
 def main(words: Sequence[str]) -> None:
@@ -51,7 +53,7 @@ def main(words: Sequence[str]) -> None:
             failure = run(CELLS[name], name, system, given, variables)
             print(f"{name:<18} {system:<14} {shown(given.out / name / system)}{failure}", flush=True)
     part = Part("public", "The public benchmark: others' harness, jobs of 1 ms", tables=[table(given.out)])
-    part.notes = [versions(given.harness), ESTIMATE]
+    part.notes = [versions(given.harness), ESTIMATE, NO_JOBS]
     part.figures = {str(path.parent.relative_to(given.out)): json.loads(path.read_text()) for path in kept(given.out)}
     surroundings = report.surroundings("PostgreSQL 18", f"python -m tests.benchmarks.public --seconds {given.seconds}")
     print(report.section({**vars(part), "tables": [vars(found) for found in part.tables], **surroundings}))

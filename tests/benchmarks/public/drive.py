@@ -37,7 +37,7 @@ def entry(folder, argv, **variables):
 
 
 ADAPTERS["rowlock"] = entry(HERE, OURS, **DJANGO)
-for name in ("procrastinate", "absurd"):
+for name in ("procrastinate", "absurd", "pgque"):
     folder = HARNESS / f"{name}-bench"
     ADAPTERS[name] = entry(folder, [PYTHON, str(folder / "main.py")])
 folder = HARNESS / "pgboss-bench"
