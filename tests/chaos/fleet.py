@@ -8,6 +8,9 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -63,6 +66,8 @@ class Figures:
     pickup_p50_ms: float
     pickup_p95_ms: float
     transactions_a_task: float
+    overview_p95_ms: float
+    workers_page_p95_ms: float
     killed_host_seconds: float | None = None
     killed_host_transactions: int | None = None
     restart_seconds: float | None = None
@@ -127,6 +132,20 @@ class Fleet:
         made = self.database.value(TRANSACTIONS) - before - idle_transactions * (time.monotonic() - began)
         return sorted(waits), made / TASKS
 
+    def page(self, name: str) -> float:
+        """Milliseconds that one of the benchmark's pages takes at most, of nineteen in twenty; nothing is shared."""
+        with tempfile.NamedTemporaryFile(suffix=".json") as found:
+            words = ["--url", self.database.url, "--only", name, "--json", found.name]
+            subprocess.run(
+                [sys.executable, "-m", "tests.benchmarks.pages", *words],
+                cwd=ROOT,
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+            pages = json.loads(Path(found.name).read_text())["pages"]
+        assert {status for page in pages for status in page["statuses"]} == {200}
+        return 1000 * max(page["p95"] for page in pages)
+
     def kill_a_host(self, host: Host) -> tuple[float, int]:
         """Every process of the last host while all run a task: seconds until its tasks are back, transactions."""
         with shut_gate(self.ledger.url):
@@ -163,6 +182,7 @@ class Fleet:
         figures = Figures(
             self.size, start_seconds, self.database.value(SESSIONS), transactions, 100 * server, 100 * workers,
             self.memory(), statistics.median(waits), waits[int(0.95 * len(waits))], made,
+            self.page("overview"), self.page("workers"),
         )  # fmt: skip
         if len(self.workers) > 1:
             figures.killed_host_seconds, figures.killed_host_transactions = self.kill_a_host(last)
