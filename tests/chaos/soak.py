@@ -132,7 +132,9 @@ class Soak:
             while not over.wait(TICK_SECONDS):
                 wanted = int((time.monotonic() - began) * self.plan.rate) - self.enqueued
                 for kind, count, key in mixture(self.enqueued, wanted, self.plan.keyed_share):
-                    source.enqueue(kind, count=count, ordering_key=key, max_attempts=1)
+                    # Whoever has one attempt is claimed alone: only those that fail have.
+                    attempts = 1 if kind == FAILING else None
+                    source.enqueue(kind, count=count, ordering_key=key, max_attempts=attempts)
                     self.enqueued += count
 
     def prune(self, over: threading.Event) -> None:
