@@ -121,7 +121,7 @@ def compare(request: HttpRequest) -> HttpResponse:
     query = request.GET.copy()
     query.pop("format", None)
     context = {"title": _("Comparison"), "board": board, "query": query.urlencode()}
-    return live_page(request, "dashboard/lab_compare.html", "dashboard/_lab_board.html", context, board.is_over)
+    return live_page(request, "dashboard/lab_compare.html", "dashboard/_lab_board.html", context, board.has_ended)
 
 
 def named_runs(request: HttpRequest) -> list[LabRun]:
@@ -165,7 +165,7 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
         "cannot_run": missing(request.user, RUN),
         "stop_command": command("stop_lab_run", str(found.pk)),
     }
-    return live_page(request, "dashboard/lab_run.html", "dashboard/_lab_run.html", context, line.is_over)
+    return live_page(request, "dashboard/lab_run.html", "dashboard/_lab_run.html", context, line.has_ended)
 
 
 def live_of(request: HttpRequest, found: LabRun) -> pages.LiveRun | None:
@@ -199,8 +199,11 @@ def patterns(request: HttpRequest) -> HttpResponse:
     return page(request, "dashboard/lab_patterns.html", _("Patterns"), {"patterns": explained})
 
 
-def live_page(request: HttpRequest, whole: str, part: str, context: dict[str, Any], is_over: bool) -> HttpResponse:
-    """The whole page, or for htmx its live part, whose polling ends when the runs are over."""
+def live_page(request: HttpRequest, whole: str, part: str, context: dict[str, Any], has_ended: bool) -> HttpResponse:
+    """The whole page, or for htmx its live part, whose polling ends with the runs.
+
+    One whose worker is gone may go on: somebody may requeue its task.
+    """
     if request.headers.get("HX-Request"):
-        return page(request, part, "", context, status=POLLING_IS_OVER if is_over else 200)
+        return page(request, part, "", context, status=POLLING_IS_OVER if has_ended else 200)
     return page(request, whole, "", context)

@@ -172,10 +172,12 @@ def test_more_effects_than_items_are_no_progress_beyond_the_end():
         assert "28 effects on 20 items" in client_of("Viewers").get(path).text
 
 
-def test_a_run_whose_task_is_gone_says_so():
+def test_a_run_whose_task_is_gone_says_so_and_its_page_goes_on_asking():
     [run] = asked("unsafe")
     Task.objects.all().delete()
-    assert "Its worker is gone" in client_of("Viewers").get(f"{LAB}{run.pk}/").text
+    client, address = client_of("Viewers"), f"{LAB}{run.pk}/"
+    assert "Its worker is gone" in client.get(address).text
+    assert client.get(address, headers={"HX-Request": "true"}).status_code == 200
 
 
 def test_a_run_that_ends_while_its_page_is_made_is_not_taken_for_lost():
