@@ -56,6 +56,7 @@ class Adapter:
     def add(self, completed: int, wait_ms: Iterable[float]) -> None:
         """Count jobs that ended, and how long others waited before they began."""
         self.completed += completed
+        self.depth = max(0, self.depth - completed)  # until the next count
         with self._lock:
             self._waits[-1].update(round(math.log(max(wait, 0.01)) / STEP) for wait in wait_ms)
 
