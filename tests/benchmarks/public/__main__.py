@@ -118,7 +118,7 @@ def kept(out: Path) -> list[Path]:
 def shown(folder: Path) -> str:
     path = folder / "cell.json"
     if not path.exists():
-        return "-"
+        return ""
     told = json.loads(path.read_text())
     return "lost" if told["status"] else told["says"]
 
