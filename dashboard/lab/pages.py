@@ -130,12 +130,8 @@ class RunLine:
         return Plan(**self.run.plan)
 
     @property
-    def has_ended(self) -> bool:
-        return self.run.state not in requests.UNFINISHED
-
-    @property
     def is_over(self) -> bool:
-        return self.has_ended or self.is_orphaned
+        return self.run.state not in requests.UNFINISHED or self.is_orphaned
 
     @cached_property
     def is_orphaned(self) -> bool:
@@ -171,10 +167,6 @@ class Comparison:
     @property
     def columns(self) -> Sequence[Column]:
         return (*COLUMNS, *(SLOT_COLUMNS if any(line.has_slots for line in self.lines) else ()))
-
-    @property
-    def has_ended(self) -> bool:
-        return all(line.has_ended for line in self.lines)
 
     @property
     def is_over(self) -> bool:

@@ -1,6 +1,6 @@
 """The lab's pages: start runs, watch them, and compare their results."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -115,13 +115,14 @@ def started(request: HttpRequest, form: LabForm, plans: Sequence[Plan]) -> HttpR
 def compare(request: HttpRequest) -> HttpResponse:
     """Compare runs, by `?batch=` or by `?run=1&run=2`; `format` (one of FORMATS) exports them."""
     require(request.user, SEE)
-    board = comparison_of(named_runs(request))
+    runs = named_runs(request)
+    board = comparison_of(runs)
     if request.GET.get("format") in FORMATS:
         return exported(board, request.GET["format"])
     query = request.GET.copy()
     query.pop("format", None)
     context = {"title": _("Comparison"), "board": board, "query": query.urlencode()}
-    return live_page(request, "dashboard/lab_compare.html", "dashboard/_lab_board.html", context, board.has_ended)
+    return live_page(request, "dashboard/lab_compare.html", "dashboard/_lab_board.html", context, runs)
 
 
 def named_runs(request: HttpRequest) -> list[LabRun]:
@@ -165,7 +166,7 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
         "cannot_run": missing(request.user, RUN),
         "stop_command": command("stop_lab_run", str(found.pk)),
     }
-    return live_page(request, "dashboard/lab_run.html", "dashboard/_lab_run.html", context, line.has_ended)
+    return live_page(request, "dashboard/lab_run.html", "dashboard/_lab_run.html", context, [found])
 
 
 def live_of(request: HttpRequest, found: LabRun) -> pages.LiveRun | None:
@@ -199,11 +200,14 @@ def patterns(request: HttpRequest) -> HttpResponse:
     return page(request, "dashboard/lab_patterns.html", _("Patterns"), {"patterns": explained})
 
 
-def live_page(request: HttpRequest, whole: str, part: str, context: dict[str, Any], has_ended: bool) -> HttpResponse:
+def live_page(
+    request: HttpRequest, whole: str, part: str, context: dict[str, Any], runs: Iterable[LabRun]
+) -> HttpResponse:
     """The whole page, or for htmx its live part, whose polling ends with the runs.
 
     One whose worker is gone may go on: somebody may requeue its task.
     """
     if request.headers.get("HX-Request"):
+        has_ended = all(run.state not in requests.UNFINISHED for run in runs)
         return page(request, part, "", context, status=POLLING_IS_OVER if has_ended else 200)
     return page(request, whole, "", context)
