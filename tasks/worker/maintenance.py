@@ -144,11 +144,7 @@ class Maintenance:
         if begun is None:
             self.release(child.id, child.state.unstarted())
         else:
-            self.pending.append(
-                lambda connection: release.give_back(
-                    connection, child.id, release.unlisted(connection, child.id, begun)
-                )
-            )
+            self.pending.append(lambda connection: release.give_back_unlisted(connection, child.id, begun))
         return begun
 
     def hurry(self) -> None:

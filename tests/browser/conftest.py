@@ -69,7 +69,7 @@ class Visitor:
         self.answers.append(f"{datetime.now(UTC):%H:%M:%S} {response.status} {response.url}")
 
     def state(self) -> str:
-        """What the window shows and what the server answered last, for the report of a failed test."""
+        """Describe the window for the report of a failed test: its address, the last answers, and its text."""
         try:
             shown = self.page.locator("body").inner_text(timeout=5000)
         except Error as error:

@@ -216,7 +216,7 @@ def make_operator(url: str, name: str) -> None:
 
 
 def manage(url: str, *words: str) -> str:
-    """What the command prints."""
+    """Run a management command of the project; returns its output."""
     variables = {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.settings", "DJANGO_SUPERUSER_PASSWORD": PASSWORD}
     argv, environment = [sys.executable, "manage.py", *words], {**os.environ, **variables}
     return subprocess.run(argv, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""What a search reads of a large table before it begins."""
+"""A search of a large table reads little before it begins."""
 
 from contextlib import closing
 

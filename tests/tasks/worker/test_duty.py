@@ -142,7 +142,7 @@ class TestTwoLeaders:
         assert other._delay.seconds == 0
 
     def heard(self, database, other):
-        """What the other one has been told by now; the payloads come in the order of their commits."""
+        """Return the payloads that the other one has received by now; they come in the order of their commits."""
         wakeup.announce(database.connection)
         payloads = set()
 
