@@ -27,9 +27,9 @@ differences below a quarter mean nothing.
 
 The next best is the fastest rival that does the same work; statements on bare rows are left out. Every table, round and
 version is in [measurements/benchmarks.txt](measurements/benchmarks.txt) and `measurements/benchmarks.json`.
-`python -m tests.benchmarks.public --help` says how to run Rowlock in a public benchmark that others wrote. PgQue is a log of
-events, without a row for each job. What a killed worker had done since its last report counts as lost there; no job was
-left or failed.
+`python -m tests.benchmarks.public --help` says how to run Rowlock in a public benchmark that others wrote. PgQue is a
+log of events, without a row for each job. What a killed worker had done since its last report counts as lost there; no
+job was left or failed.
 """
 LOG_INTRODUCTION = """Every table of `make bench`, part by part. Compare ratios within one table.
 """
