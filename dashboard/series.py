@@ -62,14 +62,15 @@ FROM slot GROUP BY queue_name ORDER BY sum(completed + failed) DESC, queue_name 
 # enqueued before the end of the span; bisection finds the first id after it.
 BY_TASK = """
 WITH RECURSIVE halving (low, high) AS (
-    SELECT (SELECT min(id) FROM tasks_task), (SELECT max(id) FROM tasks_task) + 1
+    SELECT CASE WHEN %(is_past)s::boolean THEN (SELECT min(id) FROM tasks_task) END,
+        (SELECT max(id) FROM tasks_task) + 1
     UNION ALL
     SELECT CASE WHEN probe.is_before THEN middle.id + 1 ELSE low END,
         CASE WHEN probe.is_before THEN high ELSE middle.id END
     FROM halving, LATERAL (SELECT (low + high) / 2 AS id) AS middle, LATERAL (
         SELECT created_at < %(until)s::timestamptz AS is_before
         FROM tasks_task AS task WHERE task.id >= middle.id ORDER BY task.id LIMIT 1) AS probe
-    WHERE low < high AND %(is_past)s::boolean
+    WHERE low < high
 ), newest AS MATERIALIZED (
     SELECT task_path, status, finished_at FROM tasks_task
     WHERE id < coalesce((SELECT low FROM halving WHERE low >= high LIMIT 1), 9223372036854775807)

@@ -17,13 +17,15 @@ SORTS = NEWEST_FIRST, OLDEST_FIRST = "-id", "id"  # by an index; any other order
 FIRST_WINDOW = 20_000  # ids
 WINDOW_GROWTH = 4
 SEARCH_SECONDS = 2.0
+BOUNDS_SECONDS = 0.5
 QUERY_CANCELED = "57014"
 
 # Ids grow with the time of creation, except for open transactions. So bisection finds the first id of a time, and a
-# search for old tasks skips millions of newer ones.
+# search for old tasks skips millions of newer ones. It begins with the lowest id: each probe among pruned ids that an
+# open transaction keeps would pass all of them again.
 CREATED_ID = """
 WITH RECURSIVE halving (low, high) AS (
-    SELECT %(lowest)s::bigint, %(highest)s::bigint + 1
+    SELECT (SELECT min(id) FROM tasks_task), %(highest)s::bigint + 1
     UNION ALL
     SELECT CASE WHEN probe.is_before THEN middle.id + 1 ELSE low END,
         CASE WHEN probe.is_before THEN high ELSE middle.id END
@@ -100,12 +102,13 @@ def table_bounds(chosen: Filter) -> tuple[int, int]:
 
 
 def task_bounds(chosen: Filter) -> tuple[int, int]:
-    """The ids between which tasks can match: those younger than the filter's age are skipped."""
+    """The ids between which tasks can match: those younger than the filter's age are skipped, if found in time."""
     highest = fetch(connection, HIGHEST)[0]["highest"]
     age = getattr(chosen, "older_than", None)
     if age is None or highest < LOWEST:
         return LOWEST, highest
-    newest = fetch(connection, CREATED_ID, {"lowest": LOWEST, "highest": highest, "age": age})
+    params = {"highest": highest, "age": age}
+    newest = until(time.monotonic() + BOUNDS_SECONDS, lambda: fetch(connection, CREATED_ID, params))
     return LOWEST, min(highest, newest[0]["id"]) if newest else highest
 
 

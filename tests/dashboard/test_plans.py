@@ -110,7 +110,7 @@ ASKED = {
         facts.POSITIONS, 3 * 100 + PAIRS, {"queues": QUEUES, "ids": [FINISHED + 5], "cap": 100}
     ),
     "where a week ago was": Asked(
-        search.CREATED_ID, HALVINGS, {"lowest": 1, "highest": FINISHED, "age": timedelta(days=7)}
+        search.CREATED_ID, HALVINGS, {"highest": FINISHED, "age": timedelta(days=7)}
     ),
     "the audit since a time": Asked(
         audit.SINCE_ID, HALVINGS, {"since": "2020-01-01T00:00Z"}, table="tasks_intervention"

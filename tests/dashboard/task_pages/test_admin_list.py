@@ -263,3 +263,5 @@ def test_a_search_for_old_tasks_begins_where_they_end(monkeypatch):
     assert ids("older_than=7d") == sorted(old, reverse=True)[:50]
     assert max(places) < min(young) + 100_000
     assert ids("older_than=9d") == []
+    monkeypatch.setattr(search, "BOUNDS_SECONDS", 0.0)  # their place is not found in time: it begins with the newest
+    assert ids("older_than=7d") == sorted(old, reverse=True)[:50]
