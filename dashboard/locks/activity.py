@@ -1,9 +1,9 @@
 """Read the sessions and locks of the server from its catalogs, and redact their statements (fault F21)."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from django.apps import apps
@@ -159,10 +159,11 @@ def read(connection: Connection | None = None, *, limit: int = SESSION_CAP, with
     """
     connection = connection or default_connection
     rows = fetch(connection, SESSIONS, {"limit": limit + 1})
-    sessions = [session_of(row) for row in rows[:limit]]
+    redact = cache(redact_query)  # hundreds of idle workers have the same long statement
+    sessions = [session_of(row, redact) for row in rows[:limit]]
     missing = {pid for session in sessions for pid in session.blocked_by} - {session.pid for session in sessions}
     if missing := missing - {PREPARED}:
-        sessions += map(session_of, fetch(connection, BLOCKERS, {"pids": sorted(missing)}))
+        sessions += [session_of(row, redact) for row in fetch(connection, BLOCKERS, {"pids": sorted(missing)})]
     names, edges = Names(connection), list[Edge]()
     if any(session.identity.kind == "lock" for session in sessions):
         edges = named_locks.edges(names, sessions)
@@ -181,12 +182,12 @@ def read(connection: Connection | None = None, *, limit: int = SESSION_CAP, with
     )
 
 
-def session_of(row: dict[str, Any]) -> Session:
+def session_of(row: dict[str, Any], redact: Callable[..., str]) -> Session:
     is_cut = row.pop("is_cut")
     kind = identify(row["application_name"]).kind
     request, query = split(row["query"] or "")
     task_id, traceparent, query = split_task(query)
-    row["query"] = query if query == HIDDEN else redact_query(query, is_cut=is_cut)
+    row["query"] = query if query == HIDDEN else redact(query, is_cut=is_cut)
     row["blocked_by"] = tuple(dict.fromkeys(row["blocked_by"]))
     session = Session(**row, request=request if kind == "web" else "")
     if kind == "worker" and session.state != "idle":  # the last statement of an idle one was another task's

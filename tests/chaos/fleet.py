@@ -47,7 +47,7 @@ SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted
 AND classid::bigint = hashtext('rowlock:presence:' || current_schema())::bigint & 4294967295
 """
 SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-RUNNING = "SELECT count(*) FROM tasks_task WHERE status = 'PROCESSING' AND task_path = %s"
+AT_THE_GATE = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"  # in the ledger
 LOST = "SELECT count(*) FROM tasks_attempt WHERE outcome = 'abandoned'"
 CONVICTED = "SELECT count(*) FROM tasks_worker WHERE stop_reason = 'convicted'"
 
@@ -150,8 +150,9 @@ class Fleet:
         """Every process of the last host while all run a task: seconds until its tasks are back, transactions."""
         with shut_gate(self.ledger.url):
             self.database.enqueue(wait_at_the_gate, count=self.size)
+            # Claimed is not enough: for some seconds hundreds of handlers connect to the ledger.
             wait_until(
-                lambda: self.database.value(RUNNING, wait_at_the_gate.module_path) == self.size, seconds=PATIENCE
+                lambda: self.ledger.connection.execute(AT_THE_GATE).fetchone() == (self.size,), seconds=PATIENCE
             )
             lost, before, began = self.database.value(LOST), self.database.value(TRANSACTIONS), time.monotonic()
             self.workers.pop().send_all(9)
