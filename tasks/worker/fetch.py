@@ -3,6 +3,7 @@
 What one worker takes no other can begin. So it takes one task after the queue was empty, and then twice as many each
 time, for as long as it gets as many as it wants: a short task does not wait behind a long one beside an idle worker.
 Coroutines that have a slot are claimed together: they begin at once and leave the processor to others while they wait.
+The next claim doubles what that one asked for.
 """
 
 import logging
@@ -43,10 +44,13 @@ class BatchSize:
     >>> for _ in range(4): size.learn(ran=size.value, seconds=0.0001 * size.value)
     >>> size.value
     500
-    >>> for is_full in (True, True, True): size.note(is_full=is_full)
+    >>> for asked_for in (1, 2, 4): size.note(asked_for, is_full=True)
     >>> size.wanted
     8
-    >>> size.note(is_full=False)
+    >>> size.note(64, is_full=True)
+    >>> size.wanted
+    128
+    >>> size.note(128, is_full=False)
     >>> size.wanted
     1
     >>> size.learn(ran=1, seconds=2.0)
@@ -69,9 +73,9 @@ class BatchSize:
         """The number of tasks of one key or queue with a limit that the next claim may take."""
         return max(1, int(LIMITED_SECONDS / self.seconds_per_task)) if self.seconds_per_task else 1
 
-    def note(self, *, is_full: bool) -> None:
+    def note(self, asked_for: int, *, is_full: bool) -> None:
         """Double the size after a claim that got all it asked for: the queue may hold more."""
-        self.ramp = min(2 * self.ramp, self.maximum) if is_full else 1
+        self.ramp = min(2 * max(self.ramp, asked_for), self.maximum) if is_full else 1
 
     def learn(self, ran: int, seconds: float) -> None:
         """Note that `ran` tasks took `seconds`. Slower tasks count at once, faster ones little by little."""
@@ -125,7 +129,7 @@ class Fetcher:
         self.state.claimed += len(batch)
         is_full = 0 < self.asked_for == len(batch) or (bool(batch) and self.claimer.has_more_lines)
         self.full_claims = self.full_claims + 1 if is_full else 0
-        self.size.note(is_full=is_full)
+        self.size.note(self.asked_for, is_full=is_full)
         return batch
 
     def _flush_and_claim(self, connection: psycopg.Connection, limit: int) -> list[Claim]:

@@ -31,6 +31,9 @@ POLL_SECONDS = 1.0  # of the leader
 SLEEP_SECONDS = 30.0  # of the others
 SILENT_SECONDS = 5.0  # a leader that has not looked for so long has failed: the others look themselves
 SOON_SECONDS = 0.03
+# While an enqueuer commits nobody can take the duty. Most are done at once: the first look comes so soon, the next ones
+# after twice as long each, up to SOON_SECONDS.
+FIRST_SECONDS = 0.002
 # A leader that is not on duty leaves a new task for so long, at random, to the one that is.
 LEAVE_SECONDS = 0.25, 0.5
 # After a call to all leaders each looks at once; each look in vain makes its next ones later, at random.
@@ -137,6 +140,7 @@ class Leadership:
         self._busy_since: float | None = None
         self._offers_duty = False  # to the next holder of the token, and has told nobody
         self._delay = Delay()
+        self._retry_seconds = FIRST_SECONDS
         self._has_heard_all = self._has_heard_new = False  # a call to all, a new task, since the last claim
 
     def begin_work(self) -> None:
@@ -235,7 +239,11 @@ class Leadership:
             return seconds
         duty = self._take_duty()
         self._note_heard(was_right=duty == "mine")
-        return {"mine": 0.0, "others": seconds}.get(duty, SOON_SECONDS)
+        if duty != "nobody":
+            self._retry_seconds = FIRST_SECONDS
+            return 0.0 if duty == "mine" else seconds
+        retry_seconds, self._retry_seconds = self._retry_seconds, min(2 * self._retry_seconds, SOON_SECONDS)
+        return retry_seconds
 
     def _take_duty(self) -> str:
         duty = self.session.take_duty()

@@ -103,7 +103,8 @@ def produce(adapter: Adapter) -> None:
 
 
 def count(adapter: Adapter) -> None:
-    adapter.watch_depth(lambda: persistently(adapter, Task.objects.ready().count))
+    waiting = Task.objects.ready().filter(ordering_key=None, concurrency_key=None)  # as an index has them
+    adapter.watch_depth(lambda: persistently(adapter, waiting.count))
 
 
 def persistently(adapter: Adapter, call: Callable[[], Value]) -> Value:

@@ -10,7 +10,15 @@ import pytest
 from tasks.queue import wakeup
 from tasks.worker import leader, options
 from tasks.worker.complete import Background, Completer
-from tasks.worker.leader import HAND_OVER_SECONDS, LATER_SECONDS, LEAVE_SECONDS, Leadership, LeaderToken
+from tasks.worker.leader import (
+    FIRST_SECONDS,
+    HAND_OVER_SECONDS,
+    LATER_SECONDS,
+    LEAVE_SECONDS,
+    SOON_SECONDS,
+    Leadership,
+    LeaderToken,
+)
 from tasks.worker.options import Options
 from tasks.worker.session import Session
 from tasks.worker.shared_state import SharedState
@@ -76,6 +84,19 @@ def test_who_has_found_nothing_more_keeps_it(database, background):
     background.leadership.hand_over_after_long_work()
     assert background.session.is_on_duty
     assert database.value(ON_DUTY) == 1
+
+
+def test_a_leader_takes_the_duty_soon_after_the_commit_that_kept_it_away(database, background):
+    """Enqueuers share the lock until they commit, mostly for a few milliseconds; each try cost 30 of them."""
+    background.session.stop_listening()
+    with closing(psycopg.connect(database.url)) as enqueuer:
+        enqueuer.execute("SELECT rowlock_enqueue(%s, '[]')", [handlers.quick.module_path])
+        assert background.leadership._lead(300.0) == 0  # it listens again, and looks first
+        waits = [background.leadership._lead(300.0) for _ in range(6)]
+        assert waits == [FIRST_SECONDS * 2**number for number in range(4)] + [SOON_SECONDS] * 2
+        enqueuer.commit()
+    assert background.leadership._lead(300.0) == 0
+    assert background.session.is_on_duty
 
 
 class TestTwoLeaders:
