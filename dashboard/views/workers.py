@@ -49,7 +49,7 @@ from tasks.support.reading import Unreadable
 
 SEE, TAKE, STOP, RELEASE = "tasks.view_worker", "tasks.recover_task", RIGHT_TO_STOP, RIGHT_TO_RELEASE
 BIGGEST_VERSION = 2**31 - 1
-MOST = 100
+MOST = 50
 ORDER = [*OF_LIFE, Life.ALIVE]  # workers that need attention come first
 SAME_PROCESS_SECONDS = 60.0  # between the start of a process and its row; a later process may have its pid
 
