@@ -115,6 +115,11 @@ def test_a_service_of_the_compose_file_runs_a_command_of_ours(name: str) -> None
     assert OURS[name].get("depends_on", {}).keys() <= COMPOSE["services"].keys()
 
 
+def test_the_database_is_healthy_when_it_answers_over_the_network() -> None:
+    """While the image creates the database, a server answers on the socket that `migrate` cannot reach."""
+    assert "--host=127.0.0.1" in COMPOSE["services"]["database"]["healthcheck"]["test"]
+
+
 def test_the_jobs_of_the_compose_file_are_those_of_the_crontab() -> None:
     lines = [[word for word in manage(line) if word != "-v0"] for _, line in crontab()]
     jobs = [service["command"][2:] for service in OURS.values() if service.get("profiles") == ["cron"]]
