@@ -115,6 +115,12 @@ def test_a_service_of_the_compose_file_runs_a_command_of_ours(name: str) -> None
     assert OURS[name].get("depends_on", {}).keys() <= COMPOSE["services"].keys()
 
 
+@pytest.mark.parametrize("name", ["database", "web", "worker"])
+def test_a_container_comes_back_with_the_machine(name: str) -> None:
+    """`on-failure` leaves those down that ended in order when the machine was shut down."""
+    assert COMPOSE["services"][name]["restart"] == "unless-stopped"
+
+
 def test_the_database_is_healthy_when_it_answers_over_the_network() -> None:
     """While the image creates the database, a server answers on the socket that `migrate` cannot reach."""
     assert "--host=127.0.0.1" in COMPOSE["services"]["database"]["healthcheck"]["test"]
