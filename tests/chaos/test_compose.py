@@ -1,6 +1,7 @@
 """The container deployment, started as docs/deploying.md says: a kill, restarts under load, `down` and `up`.
 
-`make chaos ARGS=tests/chaos/test_compose.py`. It builds the image `rowlock` and serves on port 8000 of this machine.
+`make chaos ARGS="-m containers"`, where Docker and two public images can be had. It builds the image `rowlock`, and
+serves on port 8000 of this machine.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ import pytest
 from tests.databases import ROOT
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.chaos
+pytestmark = pytest.mark.containers
 
 PROJECT = "rowlock-drill"  # in place of the file's name, so that its volume is not that of an installation
 COMPOSE = "docker compose --file docs/deploy/compose.yaml "
