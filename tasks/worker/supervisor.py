@@ -42,8 +42,8 @@ OBJECTS_BEFORE_COLLECTION = 20_000
 class ServiceManager:
     """Notifies systemd through NOTIFY_SOCKET, if it is set: ready, alive, stopping.
 
-    With WATCHDOG_USEC systemd restarts a supervisor that stays silent. One that hangs renews no lease, so its workers
-    would be taken for dead and work for nothing.
+    With WATCHDOG_USEC systemd kills a supervisor that stays silent, and its workers, and starts it again. Until then
+    the workers renew their leases themselves, so nobody else takes up their tasks.
     """
 
     def __init__(self) -> None:
