@@ -151,9 +151,7 @@ class Fleet:
         with shut_gate(self.ledger.url):
             self.database.enqueue(wait_at_the_gate, count=self.size)
             # Claimed is not enough: for some seconds hundreds of handlers connect to the ledger.
-            wait_until(
-                lambda: self.ledger.connection.execute(AT_THE_GATE).fetchone() == (self.size,), seconds=PATIENCE
-            )
+            wait_until(lambda: self.ledger.connection.execute(AT_THE_GATE).fetchone() == (self.size,), seconds=PATIENCE)
             lost, before, began = self.database.value(LOST), self.database.value(TRANSACTIONS), time.monotonic()
             self.workers.pop().send_all(9)
             wait_until(lambda: self.database.value(LOST) == lost + CHILDREN, seconds=PATIENCE)

@@ -109,9 +109,7 @@ ASKED = {
     "places in the line, of each queue the first": Asked(
         facts.POSITIONS, 3 * 100 + PAIRS, {"queues": QUEUES, "ids": [FINISHED + 5], "cap": 100}
     ),
-    "where a week ago was": Asked(
-        search.CREATED_ID, HALVINGS, {"highest": FINISHED, "age": timedelta(days=7)}
-    ),
+    "where a week ago was": Asked(search.CREATED_ID, HALVINGS, {"highest": FINISHED, "age": timedelta(days=7)}),
     "the audit since a time": Asked(
         audit.SINCE_ID, HALVINGS, {"since": "2020-01-01T00:00Z"}, table="tasks_intervention"
     ),

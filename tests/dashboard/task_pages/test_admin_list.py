@@ -163,6 +163,7 @@ def test_a_filter_that_cannot_be_read_is_a_400_that_says_why(viewer, query):
 
 def test_the_number_of_statements_does_not_grow_with_the_rows(viewer, monkeypatch):
     monkeypatch.setattr(search, "FIRST_WINDOW", 10**9)  # one, however many ids the tests before have used
+
     def statements() -> int:
         with CaptureQueriesContext(connection) as queries:
             viewer.get(LIST)
