@@ -1,0 +1,160 @@
+"""Claims beside a transaction that was open for hours, without the hours.
+
+`python -m tests.chaos.aged` opens a transaction and leaves what RATE tasks a second would have left by then: each task
+was inserted, claimed, completed and deleted, by statements over many rows. At each step a supervisor with two workers
+then gets RATE tasks a second for a minute. It takes half an hour and 60 GB, and writes docs/measurements/aged.json.
+"""
+
+import argparse
+import json
+import sys
+import threading
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psycopg
+
+from tests import databases, processes
+from tests.benchmarks.bench import DURABLE
+from tests.chaos import soak_report
+from tests.chaos.soak import QUICK, TICK_SECONDS, forgotten_transaction
+from tests.databases import ROOT, QueueDatabase
+from tests.postgres import throw_away_server
+
+RATE = 2000
+HOURS = (0.5, 2.0, 4.0, 8.0)
+SECONDS = 60.0
+CHUNK, FILLERS = 100_000, 2
+INSERT = """
+WITH inserted AS (INSERT INTO tasks_task (task_path) SELECT %s FROM generate_series(1, %s) RETURNING id)
+SELECT min(id) AS lowest, max(id) AS highest FROM inserted
+"""
+CLAIM = """
+WITH locked AS MATERIALIZED (
+    SELECT id FROM tasks_task WHERE id BETWEEN %(lowest)s AND %(highest)s AND status = 'READY' FOR UPDATE SKIP LOCKED)
+UPDATE tasks_task AS task SET status = 'PROCESSING', version = version + 1, attempt = 1, claimed_by = %(worker)s,
+    started_at = clock_timestamp()
+FROM locked WHERE task.id = locked.id
+"""
+COMPLETE = """
+UPDATE tasks_task SET status = 'COMPLETED', version = version + 1, claimed_by = NULL, finished_by = %(worker)s,
+    finished_at = clock_timestamp()
+WHERE status = 'PROCESSING' AND claimed_by = %(worker)s
+"""
+PRUNE = "DELETE FROM tasks_task WHERE id BETWEEN %(lowest)s AND %(highest)s AND status = 'COMPLETED'"
+SIZES = """
+SELECT n_dead_tup AS dead_rows, pg_table_size(relid) / 1048576.0 AS table_mib,
+    pg_indexes_size(relid) / 1048576.0 AS indexes_mib
+FROM pg_stat_user_tables WHERE relname = 'tasks_task'
+"""
+FRONT = """
+SELECT id FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL AND concurrency_key IS NULL
+ORDER BY queue_name, priority DESC, run_after, id LIMIT 1
+"""
+# Those of the load; what the fillers left has lower ids.
+ENDED = """
+SELECT count(*) AS sent, count(finished_at) AS ended,
+    percentile_disc(0.5) WITHIN GROUP (ORDER BY started_at - created_at) AS p50,
+    percentile_disc(0.99) WITHIN GROUP (ORDER BY started_at - created_at) AS p99
+FROM tasks_task WHERE id > %s
+"""
+
+
+@dataclass
+class Figures:
+    """Beside a transaction of `hours`, with the workers of `checkout`. Units stand in the names."""
+
+    hours: float
+    checkout: str
+    dead_rows: int
+    table_mib: float
+    indexes_mib: float
+    front_walk_s: float
+    enqueued_a_second: float
+    ended_a_second: float
+    pickup_p50_ms: float
+    pickup_p99_ms: float
+
+
+def fill(url: str, worker: str, number: int) -> None:
+    with psycopg.connect(url, autocommit=True) as session:
+        for setting in (
+            "synchronous_commit",
+            "enable_nestloop",
+            "enable_seqscan",
+        ):  # whatever the statistics are by now
+            session.execute(f"SET {setting} = off")
+        for _ in range(number // CHUNK):
+            lowest, highest = session.execute(INSERT, [QUICK, CHUNK]).fetchone()
+            for statement in (CLAIM, COMPLETE, PRUNE):
+                session.execute(statement, {"lowest": lowest, "highest": highest, "worker": worker})
+
+
+def age(url: str, number: int) -> None:
+    """Leave what `number` tasks leave."""
+    fillers = [threading.Thread(target=fill, args=(url, f"w{turn}", number // FILLERS)) for turn in range(FILLERS)]
+    for filler in fillers:
+        filler.start()
+    for filler in fillers:
+        filler.join()
+
+
+def load(url: str, over: threading.Event) -> None:
+    """RATE tasks a second until it is over."""
+    began, sent = time.monotonic(), 0
+    with closing(QueueDatabase(url)) as source:
+        while not over.wait(TICK_SECONDS):
+            wanted = int((time.monotonic() - began) * RATE) - sent
+            source.enqueue(QUICK, count=wanted)
+            sent += wanted
+
+
+def measure(database: QueueDatabase, hours: float, checkout: Path) -> Figures:
+    [sizes] = database.rows(SIZES)
+    began = time.monotonic()
+    database.rows(FRONT)
+    walk = time.monotonic() - began
+    first = database.value("SELECT coalesce(max(id), 0) FROM tasks_task")
+    workers = [processes.start_worker(database.url, database.url, "--concurrency", 2, checkout=checkout)]
+    with processes.ended_at_last(workers, is_quiet=True):
+        over = threading.Event()
+        source = threading.Thread(target=load, args=(database.url, over))
+        source.start()
+        time.sleep(SECONDS)  # the length of the measurement
+        [ended] = database.rows(ENDED, first)
+        over.set()
+        source.join()
+    database.rows("DELETE FROM tasks_task WHERE id > %s", first)
+    rates = ended.sent / SECONDS, ended.ended / SECONDS
+    pickup = [1000 * wait.total_seconds() for wait in (ended.p50, ended.p99)]
+    sizes_mib = float(sizes.table_mib), float(sizes.indexes_mib)
+    return Figures(hours, checkout.name, sizes.dead_rows, *sizes_mib, walk, *rates, *pickup)
+
+
+def main(words: list[str]) -> None:
+    given = argparse.ArgumentParser(prog="python -m tests.chaos.aged", description=__doc__)
+    given.add_argument("--hours", type=float, nargs="+", default=HOURS, help="at these ages (default: 0.5 2 4 8)")
+    given.add_argument("--checkouts", type=Path, nargs="+", default=[ROOT], help="the workers' code, in turn")
+    given.add_argument("--report", type=Path, default=ROOT / "docs" / "measurements", help="folder of aged.json")
+    chosen = given.parse_args(words)
+    found: list[dict[str, object]] = []
+    with throw_away_server(**DURABLE) as server:
+        url = databases.named(server.url, "aged")
+        databases.migrate(url)
+        with closing(QueueDatabase(url)) as database, forgotten_transaction(url):
+            so_far = 0.0
+            for hours in sorted(chosen.hours):
+                age(url, int((hours - so_far) * 3600 * RATE))
+                so_far = hours
+                for checkout in chosen.checkouts:
+                    found.append(asdict(measure(database, hours, checkout)))
+                    print(json.dumps(found[-1]), flush=True)
+            versions = soak_report.surroundings(database.value("SHOW server_version"))
+    text = {"versions": versions, "rate": RATE, "seconds": SECONDS, "ages": found}
+    (chosen.report / "aged.json").write_text(json.dumps(text, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
