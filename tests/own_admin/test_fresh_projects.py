@@ -83,8 +83,9 @@ def test_it_migrates_runs_a_task_opens_every_page_and_recovers(one, tried):
     assert set(answers["checks"]) == EXPECTED
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def window(browser: Browser) -> Iterator[Visitor]:
+    """A window without a page of the project before, which would refresh itself and could abort ours."""
     context = browser.new_context(locale="en-GB")
     yield Visitor(context, "")
     context.close()
@@ -110,7 +111,6 @@ def test_a_person_does_it_all_in_the_projects_own_site(workshop, window):
 def drive(visitor: Visitor, project: Project) -> None:
     """Log in, enqueue, kill the worker, take its task back, end a blocker."""
     worker = project.start("run_worker")
-    visitor.context.clear_cookies()
     visitor.base = project.serve() + project.admin
     page = visitor.open("")
     page.locator("input[name=username]").fill("root")
