@@ -27,8 +27,7 @@ MIXED_SECONDS = 1.0  # after a line was not plain, CLAIM_PLAIN is not tried for 
 SLOW_SECONDS = 0.000_5
 SECONDS_PER_TASK = 0.000_05  # the cost of a row itself, with room
 SHORTCUT_CLAIMS = 10  # a shortcut lasts as long as this many slow claims take,
-MOST_SECONDS = 5.0  # but no longer than this,
-LEAST_SHARE = 4  # or, beside a transaction of hours, than so many times the walk: else a worker would walk all the time
+MOST_SECONDS = 5.0  # but no longer than this
 MANY = 200  # in one claim: only very short tasks are claimed so many at a time
 LARGE_BYTES = 200_000  # about 4,000 index rows, dead or not
 MOST_LINES = 8
@@ -246,6 +245,5 @@ def _note_claim(connection: Connection, claimer: Claimer, taken: list[Claim], se
     claimer.shortcut = None
     if in_order and fetch(connection, SIZE)[0]["size"] >= LARGE_BYTES:
         now = time.monotonic()
-        most = max(MOST_SECONDS, LEAST_SHARE * seconds)
-        until, empty_at = (now + min(SHORTCUT_CLAIMS * seconds, most), None) if taken else (math.inf, now)
+        until, empty_at = (now + min(SHORTCUT_CLAIMS * seconds, MOST_SECONDS), None) if taken else (math.inf, now)
         claimer.shortcut = Shortcut({line: claimer.ends[line] for line in in_order}, until, empty_at)

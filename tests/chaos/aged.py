@@ -86,10 +86,12 @@ def fill(url: str, worker: str, number: int) -> None:
             "enable_seqscan",
         ):  # whatever the statistics are by now
             session.execute(f"SET {setting} = off")
-        for _ in range(number // CHUNK):
+        for turn in range(number // CHUNK):
             lowest, highest = session.execute(INSERT, [QUICK, CHUNK]).fetchone()
+            # A name of its own: to find what one worker runs, the server passes all that it has run so far.
+            params = {"lowest": lowest, "highest": highest, "worker": f"{worker}-{turn}"}
             for statement in (CLAIM, COMPLETE, PRUNE):
-                session.execute(statement, {"lowest": lowest, "highest": highest, "worker": worker})
+                session.execute(statement, params)
 
 
 def age(url: str, number: int) -> None:

@@ -81,16 +81,6 @@ def test_two_slow_claims_on_a_large_index_are_remembered(session, monkeypatch):
     assert time.monotonic() < claimer.shortcut.until <= time.monotonic() + shortcut.MOST_SECONDS
 
 
-def test_after_a_walk_of_many_seconds_the_shortcut_lasts_four_times_as_long(session):
-    """Else a worker beside a transaction of hours would do little but walk."""
-    session.execute(READY, [0, 3])
-    claimer = Claimer("w1")
-    taken = strategies.claim(session, claimer, 1)
-    for _ in range(2):
-        shortcut._note_claim(session, claimer, taken, 10.0)
-    assert claimer.shortcut.until - time.monotonic() == pytest.approx(40, abs=5)
-
-
 @pytest.mark.parametrize("seconds", [(1,), (1, 0), (1, 0, 1)])
 def test_a_single_slow_claim_is_chance(session, monkeypatch, seconds):
     session.execute(READY, [0, 3])
