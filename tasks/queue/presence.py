@@ -17,6 +17,7 @@ epoch.
 Times are compared only by the database's clock.
 """
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,6 +29,7 @@ from tasks import conf
 from tasks.support.database import Connection, execute, fetch
 
 SECOND_LOOK_SECONDS = 0.3
+TIMES_AS_LONG, AFTER_AN_ERROR_SECONDS = 19, 300.0
 
 # A session does not outlive its epoch, so a separate statement may read the token.
 EPOCH = """
@@ -103,7 +105,8 @@ SELECT asked.id, worker.id IS NOT NULL AS registered,
 FROM now CROSS JOIN unnest(%(ids)s::text[]) AS asked (id) LEFT JOIN tasks_worker AS worker ON worker.id = asked.id
 """
 
-# A loose index scan: one step for each distinct holder, however many rows each holds.
+# A loose index scan: one step for each distinct holder, however many rows each holds. Beside a transaction of hours it
+# passes every row that was claimed meanwhile.
 KNOWN_IDS = """
 WITH RECURSIVE holder (id) AS (
     (SELECT claimed_by FROM tasks_task WHERE status = 'PROCESSING' ORDER BY claimed_by LIMIT 1)
@@ -116,6 +119,7 @@ SELECT id FROM holder WHERE id IS NOT NULL
 UNION
 SELECT id FROM tasks_worker WHERE stopped_at IS NULL
 """
+UNSTOPPED_IDS = "SELECT id FROM tasks_worker WHERE stopped_at IS NULL"
 
 
 class Life(StrEnum):
@@ -249,6 +253,29 @@ def beat(connection: Connection, worker_ids: Iterable[str]) -> set[str]:
 def known_ids(connection: Connection) -> list[str]:
     """The ids of workers that hold a PROCESSING row, registered or not, or that have not stopped."""
     return [row["id"] for row in fetch(connection, KNOWN_IDS)]
+
+
+class KnownIds:
+    """`known_ids` for one sweep after another: where that is slow, it is asked for a twentieth of the time.
+
+    In between it returns who was known then, and whoever has not stopped since.
+    """
+
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
+        self._ask_at = 0.0  # by `time.monotonic()`
+
+    def __call__(self, connection: Connection) -> list[str]:
+        """Raises what the statement raises; after that it is not asked for again soon."""
+        began = time.monotonic()
+        if began < self._ask_at:
+            self._ids.update(row["id"] for row in fetch(connection, UNSTOPPED_IDS))
+        else:
+            self._ask_at = began + AFTER_AN_ERROR_SECONDS
+            self._ids = set(known_ids(connection))
+            ended = time.monotonic()
+            self._ask_at = ended + (ended - began) * TIMES_AS_LONG
+        return list(self._ids)
 
 
 def states(ids: Iterable[str] | None = None, connection: Connection | None = None) -> dict[str, WorkerState]:

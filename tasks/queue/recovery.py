@@ -123,6 +123,7 @@ LIMIT %(limit)s::int FOR NO KEY UPDATE OF task SKIP LOCKED
 """
 
 Record = Callable[[Connection, list[dict[str, Any]]], None]
+AskForIds = Callable[[Connection], list[str]]
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class Scope:
     but: Collection[int] = ()
 
 
-def sweep(connection: Connection, *, limit: int = CHUNK) -> Sweep:
+def sweep(connection: Connection, *, limit: int = CHUNK, known_ids: AskForIds = presence.known_ids) -> Sweep:
     """Check every worker once and take back at most `limit` tasks of the dead; do nothing while another sweeper works.
 
     A worker whose presence is missing for the first time becomes a suspect: sweep again after
@@ -173,7 +174,7 @@ def sweep(connection: Connection, *, limit: int = CHUNK) -> Sweep:
         if not fetch(connection, ELECT)[0]["elected"]:
             return Sweep()
         tasks_aside, workers_aside, has_due = set_aside.standing(connection)
-        judged = _judge(writes, _states(writes, workers_aside))
+        judged = _judge(writes, _states(writes, known_ids, workers_aside))
         swept = _take_tasks(writes, judged, Scope(limit, but=tasks_aside))
         if has_due:
             set_aside.forget(writes)
@@ -237,9 +238,11 @@ def take_back(
     return take_back(connection, dead, task_ids, reason=reason) if len(swept.rows) >= CHUNK else swept
 
 
-def _states(writes: Writes, workers_aside: Collection[str] = ()) -> list[WorkerState]:
+def _states(
+    writes: Writes, known_ids: AskForIds = presence.known_ids, workers_aside: Collection[str] = ()
+) -> list[WorkerState]:
     presence.see_epoch(writes.connection)
-    known = [id for id in presence.known_ids(writes.connection) if id not in workers_aside]
+    known = [id for id in known_ids(writes.connection) if id not in workers_aside]
     return writes.for_workers(known, lambda ids: list(presence.states(ids, writes.connection).values()))
 
 

@@ -41,9 +41,11 @@ LONGEST_STATEMENT_SECONDS, SESSION_ENDS_WITHIN_SECONDS = 5.0, 30.0
 # The same write may succeed later or elsewhere. Any other error is a refusal, by a constraint or a trigger, for ever.
 PASSING = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
 
+# By the ids that the children hold: beside an open transaction, the index of claimed rows keeps all that they have run.
 REQUESTS = """
-SELECT task.claimed_by AS worker_id, task.id, task.attempt FROM tasks_task AS task
-WHERE task.status = 'PROCESSING' AND task.claimed_by = ANY(%(ids)s::text[]) AND task.cancel_requested_at IS NOT NULL
+SELECT task.claimed_by AS worker_id, task.id, task.attempt
+FROM unnest(%(held)s::bigint[]) AS held (id) JOIN tasks_task AS task ON task.id = held.id
+WHERE task.claimed_by = ANY(%(ids)s::text[]) AND task.cancel_requested_at IS NOT NULL
 """
 STOPS = """
 SELECT ARRAY(SELECT id FROM tasks_worker WHERE id = ANY(%(ids)s::text[]) AND stop_requested_at IS NOT NULL) AS ids,
@@ -102,6 +104,7 @@ class Maintenance:
         self.ended: dict[str, tuple[Child, float]] = {}
         self.beat_at = self.sweep_at = self.requests_at = self.fold_at = self.retry_at = self.log_at = 0.0
         self.sweep_after = 0.0  # not before this time
+        self.known_ids = presence.KnownIds()
         self.scheduler = Scheduler()
         self.lost_at: float | None = None
         self.is_sweep_put_off = False
@@ -336,7 +339,8 @@ class Maintenance:
         began = time.monotonic()
         params = {"ids": [child.id for child in children]}
         self.cancels = {}
-        for row in fetch(connection, REQUESTS, params):
+        held = [task_id for child in children for task_id in child.state.held()]
+        for row in fetch(connection, REQUESTS, {**params, "held": held}):
             self.cancels.setdefault(row["worker_id"], []).append((row["id"], row["attempt"]))
         [row] = fetch(connection, STOPS, {**params, "paths": self.scheduler.paths})
         self.stops = set(row["ids"])
@@ -348,7 +352,7 @@ class Maintenance:
         if began < self.sweep_at:
             return
         self.is_sweep_put_off = False
-        swept, usual = recovery.sweep(connection), self.sweep_seconds
+        swept, usual = recovery.sweep(connection, known_ids=self.known_ids), self.sweep_seconds
         if not {child.id for child in children}.issuperset(swept.checked):
             wakeup.tell_swept(connection)
             usual *= SHARE_OF_PAUSE

@@ -278,6 +278,10 @@ class SharedState(ctypes.Structure):
         rows = [row for row, begun in enumerate(self._begun[: self.batch_count].tolist()) if not begun]
         return [(self.ids[row], UNIX_EPOCH + self.claimed_at_us[row] * MICROSECOND) for row in rows]
 
+    def held(self) -> list[int]:
+        """The ids that run or have not begun."""
+        return [*(task.id for task in self.running()), *(task_id for task_id, _ in self.unstarted())]
+
     def begun(self) -> list[int] | None:
         """The ids that have begun and may not be written yet, of this batch and of earlier ones.
 
