@@ -14,7 +14,7 @@ TAKING_BACK, AHEAD = "tests/tasks/worker/test_taking_back.py", "tests/tasks/work
 MANY_AT_ONCE, MANY_ENDS = "tests/tasks/worker/test_many_at_once.py", "tests/tasks/worker/test_many_ends.py"
 RELAXED, TICKS = "tests/tasks/worker/test_relaxed.py", "tests/tasks/schedule/test_ticks.py"
 DUTY, LEADERS = "tests/tasks/worker/test_duty.py", "tests/tasks/worker/test_leader.py"
-SWEEPING = "tests/tasks/worker/test_sweeping.py"
+SWEEPING, HELD_XMIN = "tests/tasks/worker/test_sweeping.py", "tests/tasks/worker/test_held_xmin.py"
 SILENCE, HELD_UP = "tests/tasks/worker/test_silence.py", (TAKING_BACK, "-k", "held_up")
 MATRIX, INPUT = "tests/dashboard/security/test_security_matrix.py", "tests/dashboard/test_hostile_input.py"
 # Names of migrations are none of Python's.
@@ -131,8 +131,14 @@ MUTANTS = [
     Mutant("shortcut past dead rows: what others took since an empty walk", "tasks.queue.shortcut.CLAIM_BEHIND",
            "greatest(place.run_after, statement_timestamp() - make_interval(secs => %(age)s::float8)) AS run_after",
            "place.run_after", (SHORTCUTS,)),
-    Mutant("shortcut past dead rows: one claim after an empty walk", "tasks.queue.shortcut._note_behind",
-           "if shortcut.empty_at is None:", "if True:", (SHORTCUTS,)),
+    without("shortcut past dead rows: one late claim after an empty walk", "tasks.queue.shortcut._note_behind",
+            "time.monotonic() < shortcut.until and ", SHORTCUTS),
+    Mutant("shortcut past dead rows: for a while", "tasks.queue.shortcut._taken_from",
+           "time.monotonic() >= shortcut.until", "False", (SHORTCUTS,)),
+    without("shortcut past dead rows: an empty claim waits after tedious walks only",
+            "tasks.queue.shortcut._note_behind", " and (taken or shortcut.is_tedious)", SHORTCUTS),
+    without("shortcut past dead rows: no wait for what has a key", "tasks.queue.shortcut._note_claim",
+            " and may_wait", SHORTCUTS),
     without("claimed alone: the last attempt", "tasks.queue.claim.CLAIM", "attempt + 1 >= max_attempts OR ",
             CLAIMED_ALONE),
     without("claimed alone: the last attempt, plain line", "tasks.queue.shortcut.CLAIM_PLAIN",
@@ -165,10 +171,24 @@ MUTANTS = [
             "    LIMIT %(limit)s::int\n", SHORTCUTS),
     Mutant("shortcut past dead rows: only of a large index", "tasks.queue.shortcut._note_claim",
            ' and fetch(connection, SIZE)[0]["size"] >= LARGE_BYTES', "", (SHORTCUTS,)),
+    without("shortcut past dead rows: a tedious walk is reason enough", "tasks.queue.shortcut._note_claim",
+            " or is_tedious", SHORTCUTS),
     without("shortcut past dead rows: many tasks are reason enough", "tasks.queue.shortcut._note_claim",
             " or len(taken) >= MANY", SHORTCUTS),
     Mutant("shortcut past dead rows: one slow claim is chance", "tasks.queue.shortcut._note_claim",
            "(was_slow and claimer.is_slow)", "claimer.is_slow", (SHORTCUTS,)),
+    Mutant("held xmin: where it is slow, holders are looked for seldom", "tasks.queue.presence.KnownIds.__call__",
+           "began < self._ask_at", "False", (HELD_XMIN,)),
+    without("held xmin: after an error not again soon", "tasks.queue.presence.KnownIds.__call__",
+            "self._ask_at = began + AFTER_AN_ERROR_SECONDS", HELD_XMIN),
+    without("held xmin: a worker that nobody would replace goes on", "tasks.worker.fetch.Fetcher.is_worn_out",
+            " and not is_alone", HELD_XMIN),
+    without("held xmin: a worker is replaced between two batches", "tasks.worker.process.WorkerProcess.loop",
+            " or self.fetcher.is_worn_out", HELD_XMIN),
+    Mutant("held xmin: the leader makes way before a tedious walk", "tasks.worker.process.WorkerProcess.next_batch",
+           "self.leadership.step_aside()", "pass", (HELD_XMIN,)),
+    without("held xmin: a pool is replaced once nothing in it lasts", "tasks.worker.pool.Pool.is_quick",
+            " == len(kind.running)", "tests/tasks/worker/test_pool.py"),
     Mutant("taken back: what has not begun", "tasks.worker.maintenance.Maintenance._give_back_unbegun",
            "if begun is None:",
            "if True:", (TAKING_BACK,)),

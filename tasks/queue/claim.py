@@ -288,6 +288,7 @@ class Claimer:
     worker_id: str
     queues: list[str] | None = None  # that it serves, in its order; None: all
     durable: list[str] = field(default_factory=list)  # paths of tasks that are claimed alone
+    is_burst: bool = False  # it ends once nothing is due, so it never waits before it looks at the whole line
     cursor: str | None = ""  # the ordering key where the next stride begins; None: behind the last one
     line: Line | None = FIRST_LINE  # the line of limited tasks where it begins
     at_once: int = SLOTS  # tasks of one limit in a claim
@@ -307,6 +308,11 @@ class Claimer:
     def look_in(self) -> float:
         """Seconds until a limit may allow more than at the last claim; inf if none held a task back."""
         return max(0.0, self.look_at - time.monotonic())
+
+    @property
+    def is_walk_due(self) -> bool:
+        """True if the next claim walks the line from its beginning, and that takes long."""
+        return self.shortcut is not None and self.shortcut.is_tedious and time.monotonic() >= self.shortcut.until
 
     @property
     def has_been_round(self) -> bool:

@@ -5,7 +5,8 @@
   line. After 30,000 claims beside a transaction of an hour, a claim took 2.8 ms instead of 0.2. So after two slow
   claims in a row, the next ones continue behind the last tasks for a while. Then the front is walked again, soon
   enough for a task that came in before it. After a slow walk that found nothing, one claim may continue behind it,
-  however late. A claim of many tasks is reason enough by itself.
+  however late. A claim of many tasks is reason enough by itself. So is a *tedious* walk; beside a transaction of hours
+  it takes seconds. After one, a claim behind the last task that finds nothing does not walk at once either.
 
 Where everything due stood in one queue and priority, the line is *narrow*. Its claims skip the walk while the keys
 rest. Beside 100,000 scheduled tasks, a claim of one then took 0.19 ms instead of 0.31.
@@ -28,19 +29,21 @@ SLOW_SECONDS = 0.000_5
 SECONDS_PER_TASK = 0.000_05  # the cost of a row itself, with room
 SHORTCUT_CLAIMS = 10  # a shortcut lasts as long as this many slow claims take,
 MOST_SECONDS = 5.0  # but no longer than this
+TEDIOUS_SECONDS = 0.05  # after a walk of so long, an empty claim behind the last task waits until the next one is due
 MANY = 200  # in one claim: only very short tasks are claimed so many at a time
 LARGE_BYTES = 200_000  # about 4,000 index rows, dead or not
 MOST_LINES = 8
 COMMIT_SECONDS = 1.0  # longer than any commit that was under way during an empty walk
 
-# plain: one row if the line is plain. Its columns are null if the line is empty.
+# plain: one row if the line is plain. Its columns are those of the first task, or null if the line is empty.
+# `>=`: the dead rows before the first task are not passed a second time.
 # locked, candidate, taken: as in claim.CLAIM. The last SELECT returns at least one row, for is_plain.
 CLAIM_PLAIN = """
 WITH plain AS MATERIALIZED (
-    SELECT first.queue_name, first.priority
+    SELECT first.queue_name, first.priority, first.run_after, first.id
     FROM (SELECT) AS one
     LEFT JOIN (
-        SELECT queue_name, priority FROM tasks_task
+        SELECT queue_name, priority, run_after, id FROM tasks_task
         WHERE status = 'READY' AND ordering_key IS NULL AND concurrency_key IS NULL
         ORDER BY queue_name, priority DESC, run_after, id LIMIT 1) AS first ON true
     LEFT JOIN LATERAL (
@@ -58,6 +61,7 @@ WITH plain AS MATERIALIZED (
         SELECT task.id, task.task_path, task.attempt, task.max_attempts FROM tasks_task AS task
         WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
           AND task.queue_name = plain.queue_name AND task.priority = plain.priority
+          AND (task.run_after, task.id) >= (plain.run_after, plain.id)
           AND task.run_after <= statement_timestamp()
         ORDER BY task.run_after, task.id LIMIT (SELECT %(limit)s::int) FOR NO KEY UPDATE SKIP LOCKED) AS due
     WHERE (%(queues)s::text[] IS NULL OR plain.queue_name = ANY(%(queues)s::text[]))
@@ -133,6 +137,7 @@ class Shortcut:
     ends: Ends
     until: float
     empty_at: float | None = None  # a walk found nothing due; then one claim may use the shortcut, however late
+    is_tedious: bool = False  # the walk took TEDIOUS_SECONDS or more, and no task with a key was due
 
 
 def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
@@ -142,7 +147,7 @@ def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[C
         with statement(connection), connection.cursor() as cursor:
             cursor.execute(CLAIM_BEHIND, behind_params(claimer, shortcut, limit, may_be_alone=True))
             taken = _note_behind(claimer, shortcut, cursor.fetchall())
-        if taken:
+        if taken or claimer.shortcut:
             return taken
     began = time.monotonic()
     plain = _claim_plain(connection, claimer, limit)
@@ -153,7 +158,8 @@ def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[C
             claimer.shortcut = Shortcut(front, claimer.keys_rest_until)
     else:
         taken = plain
-    _note_claim(connection, claimer, taken, time.monotonic() - began)
+    knows_all = plain is not None or claimer.has_been_round or time.monotonic() < claimer.keys_rest_until
+    _note_claim(connection, claimer, taken, time.monotonic() - began, may_wait=knows_all and not claimer.is_burst)
     return taken
 
 
@@ -173,7 +179,9 @@ def send(connection: psycopg.Connection, claimer: Claimer, limit: int) -> Callab
 def _taken_from(claimer: Claimer) -> Shortcut | None:
     """Take the open shortcut out of the claimer. A claim that finds tasks puts it back."""
     shortcut, claimer.shortcut = claimer.shortcut, None
-    return shortcut if shortcut is not None and time.monotonic() < shortcut.until else None
+    if shortcut is None or (shortcut.empty_at is None and time.monotonic() >= shortcut.until):
+        return None
+    return shortcut
 
 
 def behind_params(claimer: Claimer, shortcut: Shortcut, limit: int, *, may_be_alone: bool) -> dict[str, Any]:
@@ -192,13 +200,15 @@ def behind_params(claimer: Claimer, shortcut: Shortcut, limit: int, *, may_be_al
 
 
 def _note_behind(claimer: Claimer, shortcut: Shortcut, rows: list[tuple[Any, ...]]) -> list[Claim]:
-    """The claims; the next one continues behind them, unless the shortcut was for one claim only."""
+    """The claims; the next one continues behind them. After a tedious walk it does so even if there are none."""
     taken = claims_of(rows)
+    end: Ends = _note_end(claimer, taken)
     if taken:
-        end = _note_end(claimer, taken)
         claimer.is_from_start = False
-        if shortcut.empty_at is None:
-            claimer.shortcut = replace(shortcut, ends=shortcut.ends | end)
+    if time.monotonic() < shortcut.until and (taken or shortcut.is_tedious):
+        empty_at = None if taken else shortcut.empty_at
+        claimer.shortcut = replace(shortcut, ends=shortcut.ends | end, empty_at=empty_at)
+        claimer.look_at = shortcut.until
     return taken
 
 
@@ -231,19 +241,24 @@ def _claim_plain(connection: Connection, claimer: Claimer, limit: int) -> list[C
     return claims_of(rows) if is_found else []
 
 
-def _note_claim(connection: Connection, claimer: Claimer, taken: list[Claim], seconds: float) -> None:
-    """Open a shortcut after two slow claims from the front of the line, or after a claim of many tasks.
+def _note_claim(
+    connection: Connection, claimer: Claimer, taken: list[Claim], seconds: float, *, may_wait: bool
+) -> None:
+    """Open a shortcut after two slow claims from the front of the line, a tedious one, or a claim of many tasks.
 
     A small index is no reason: then the machine was only busy.
     """
     _note_end(claimer, taken)
     was_slow, claimer.is_slow = claimer.is_slow, seconds > SLOW_SECONDS + SECONDS_PER_TASK * len(taken)
-    if not ((was_slow and claimer.is_slow) or len(taken) >= MANY):
+    is_tedious = seconds >= TEDIOUS_SECONDS
+    if not ((was_slow and claimer.is_slow) or is_tedious or len(taken) >= MANY):
         return
     turns = {name: number for number, name in enumerate(claimer.queues or ())}
     in_order = sorted(claimer.ends, key=lambda line: (-line[1], turns.get(line[0], random.random())))  # noqa: S311
     claimer.shortcut = None
     if in_order and fetch(connection, SIZE)[0]["size"] >= LARGE_BYTES:
         now = time.monotonic()
-        until, empty_at = (now + min(SHORTCUT_CLAIMS * seconds, MOST_SECONDS), None) if taken else (math.inf, now)
-        claimer.shortcut = Shortcut({line: claimer.ends[line] for line in in_order}, until, empty_at)
+        most = MOST_SECONDS * random.uniform(0.6, 1)  # noqa: S311  so that not all workers walk at the same time
+        until = now + min(SHORTCUT_CLAIMS * seconds, most)
+        ends = {line: claimer.ends[line] for line in in_order}
+        claimer.shortcut = Shortcut(ends, until, None if taken else now, is_tedious and may_wait)

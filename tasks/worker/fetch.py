@@ -32,6 +32,8 @@ LIMITED_SECONDS = 0.005
 GROWTH = 8
 WEIGHT = 0.3
 CHECK_SECONDS = 5.0
+# So many checks in a row that were so slow, by a worker that has claimed so many tasks: else the machine was only busy.
+SLOW_CHECKS, SLOW_CHECK_SECONDS, MANY_CLAIMS = 3, 0.05, 20_000
 # So many claims in a row that got what they wanted, some 2,000 tasks, are worth a second session.
 MUCH_WORK = 12
 
@@ -105,11 +107,12 @@ class Fetcher:
         self.joins_flush = STRATEGIES[options.strategy].joins_flush
         self.may_work_ahead = self.joins_flush and not options.runs_many  # else the server works beside it anyway
         self.held: Callable[[], set[int]] = set  # the tasks that run now, or wait in this process
-        self.claimer = Claimer(self.worker_id, options.queues, declaration.durable_paths())
+        self.claimer = Claimer(self.worker_id, options.queues, declaration.durable_paths(), options.burst)
         self.size = BatchSize(maximum=options.largest_batch)
         self.asked_for = 0  # by the last claim
         self.full_claims = 0  # in a row: each got as much as it wanted
         self.checked_at = time.monotonic()
+        self.slow_checks = 0  # in a row
         self._ahead: list[Claim] = []
         self._ahead_limit = 0
         self._ahead_lock = threading.Lock()
@@ -162,6 +165,16 @@ class Fetcher:
             self.completer.send()
         except psycopg.Error as error:
             logger.warning("worker %s claims and writes after this batch: %s", self.worker_id, str(error).strip())
+
+    @property
+    def is_worn_out(self) -> bool:
+        """True if the index keeps so many rows that this worker has run that another one should take its place.
+
+        They stay there beside an open transaction, and whoever asks for what this worker holds passes them all: its own
+        check, and recovery after its death. Nobody has run anything under a new id.
+        """
+        is_alone = self.options.burst or self.options.max_tasks is not None  # nobody takes its place
+        return self.slow_checks >= SLOW_CHECKS and self.state.claimed >= MANY_CLAIMS and not is_alone
 
     def _may_work_ahead(self) -> bool:
         """True if there is so much work that the server should work beside the handlers."""
@@ -232,4 +245,5 @@ class Fetcher:
                 self.worker_id, len(released), min(released), max(released),
             )  # fmt: skip
         self.checked_at = now
+        self.slow_checks = self.slow_checks + 1 if time.monotonic() - now > SLOW_CHECK_SECONDS else 0
         self.session.is_unsure = False

@@ -198,6 +198,11 @@ class Leadership:
         self.was_called = False
         self._note_heard(was_right=True)
 
+    def step_aside(self) -> None:
+        """Hand over, because this worker's next claim takes long."""
+        with self._lock:
+            self._hand_over()
+
     @property
     def is_handing_over(self) -> bool:
         """True if `hand_over_after_long_work` should be called soon."""
@@ -211,7 +216,7 @@ class Leadership:
                 if self.token.is_free:
                     self.session.run(wakeup.offer_duty)
             is_long = self._busy_since is not None and time.monotonic() - self._busy_since >= HAND_OVER_SECONDS
-            if is_long and (self.state.is_leader or self.session.is_listening):
+            if is_long:
                 self._hand_over()
 
     def _hand_over(self, *, tells_all: bool = False) -> None:

@@ -202,6 +202,12 @@ class Pool:
         with self._lock:
             return not any(kind.waiting or kind.running for kind in self.kinds)
 
+    def is_quick(self) -> bool:
+        """True if everything that runs began within SHORT_SECONDS."""
+        since = time.monotonic() - SHORT_SECONDS
+        with self._lock:
+            return all(kind.begun_since(since) == len(kind.running) for kind in self.kinds)
+
     def is_done(self) -> bool:
         """True if nothing runs but what the supervisor has closed on its row."""
         with self._lock:

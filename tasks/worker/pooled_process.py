@@ -78,7 +78,7 @@ class PooledProcess(WorkerProcess):
 
     def turn(self) -> bool:
         """Claim once, or wait; False when there is nothing left to do."""
-        is_spent = self.allowance.is_spent
+        is_spent = self.allowance.is_spent or (self.fetcher.is_worn_out and self.pool.is_quick())
         ended, room = self.pool.ended, 0 if is_spent else self.pool.room()
         if is_spent and self.pool.is_empty():
             return False
@@ -87,7 +87,7 @@ class PooledProcess(WorkerProcess):
             self.leadership.begin_work()
             self.wait()
             return True
-        batch = self.fetcher.next_batch(room, self.pool.free_coroutines())
+        batch = self.next_batch(room, self.pool.free_coroutines())
         if batch:
             self.leadership.found_work(got_several=self.fetcher.full_claims > 0 and len(batch) > 1)
             self.run_batch(batch)

@@ -34,6 +34,7 @@ RETRY_SECONDS = 0.03
 LEAVE_SECONDS = 3.0
 # Exit statuses that the supervisor understands.
 DONE, ID_TAKEN, RETIRED, REPLACED = 0, 81, 82, 83
+WORN_OUT = "worker %s ends and another takes its place: an open transaction keeps the index rows of its %s tasks"
 
 
 @dataclass(eq=False)
@@ -90,6 +91,8 @@ class WorkerProcess:
         self.background.start()
         try:
             self.loop()
+            if self.fetcher.is_worn_out:
+                logger.info(WORN_OUT, self.worker_id, self.state.claimed)
             if self.background.conviction is not None:
                 raise self.background.conviction
             return REPLACED if self.state.has_closed() else DONE
@@ -126,9 +129,9 @@ class WorkerProcess:
             os.write(self.wake_write, b"x")
 
     def loop(self) -> None:
-        while not self.is_stopping and not self.allowance.is_spent:
+        while not (self.is_stopping or self.allowance.is_spent or self.fetcher.is_worn_out):
             try:
-                batch = self.fetcher.next_batch()
+                batch = self.next_batch()
                 if batch:
                     self.leadership.found_work(got_several=self.fetcher.full_claims > 0 and len(batch) > 1)
                     self.run_batch(batch)
@@ -139,6 +142,12 @@ class WorkerProcess:
                     return
             except psycopg.Error as error:
                 self.pause(error)
+
+    def next_batch(self, *room: int) -> list[Claim]:
+        """Claim; another worker leads meanwhile if that takes long."""
+        if self.fetcher.claimer.is_walk_due:
+            self.leadership.step_aside()
+        return self.fetcher.next_batch(*room)
 
     def run_batch(self, batch: list[Claim]) -> None:
         """Run the claimed tasks in order; give back what could not begin."""

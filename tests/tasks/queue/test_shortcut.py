@@ -87,6 +87,12 @@ def test_a_single_slow_claim_is_chance(session, monkeypatch, seconds):
     assert claim_slowly(session, monkeypatch, *seconds).shortcut is None
 
 
+def test_a_tedious_one_is_not(session, monkeypatch):
+    monkeypatch.setattr(shortcut, "TEDIOUS_SECONDS", -1)
+    session.execute(READY, [0, 3])
+    assert claim_slowly(session, monkeypatch, 0).shortcut.is_tedious
+
+
 def test_a_claim_of_many_tasks_is_reason_enough(session, monkeypatch):
     monkeypatch.setattr(shortcut, "SLOW_SECONDS", 60)
     session.execute(READY, [0, 2 * shortcut.MANY])
@@ -153,24 +159,89 @@ def test_a_queue_that_is_paused_meanwhile_is_heeded(session, claimer):
     assert strategies.claim(session, claimer, 1) == []
 
 
-def exhausted(session, monkeypatch):
+def exhausted(session, monkeypatch, **options):
     """A claimer that has taken one task, and then none: both walks were slow."""
     session.execute(READY, [0, 1])
     monkeypatch.setattr(shortcut, "SLOW_SECONDS", -1)
-    claimer = Claimer("w1")
+    claimer = Claimer("w1", **options)
     [last] = ids(strategies.claim(session, claimer, 1))
     assert strategies.claim(session, claimer, 1) == []
     assert ends(claimer) == [last]
     return claimer
 
 
+def is_over(claimer):
+    """The time of its shortcut is over."""
+    claimer.shortcut = replace(claimer.shortcut, until=time.monotonic())
+
+
 def test_after_a_slow_walk_that_found_nothing_one_claim_goes_on_behind_it(session, monkeypatch):
     """However late it comes: what a worker is woken for stands there."""
     claimer = exhausted(session, monkeypatch)
-    assert claimer.shortcut.until == math.inf
+    is_over(claimer)
     session.execute(READY, [0, 2])
     assert len(strategies.claim(session, claimer, 1)) == 1
     assert claimer.shortcut is None, "the next one walks the line from its beginning"
+
+
+@pytest.fixture
+def long_walks(monkeypatch):
+    """Walks are tedious, and a shortcut lasts for a minute after one."""
+    for name, value in (("TEDIOUS_SECONDS", -1), ("SHORTCUT_CLAIMS", math.inf), ("MOST_SECONDS", 60)):
+        monkeypatch.setattr(shortcut, name, value)
+
+
+@pytest.mark.usefixtures("long_walks")
+def test_soon_after_such_a_walk_more_claims_go_on_behind_it(session, monkeypatch):
+    claimer = exhausted(session, monkeypatch)
+    session.execute(READY, [0, 2])
+    session.execute(READY, [9, 1])
+    taken = [*strategies.claim(session, claimer, 1), *strategies.claim(session, claimer, 1)]
+    assert [claim.priority for claim in taken] == [0, 0]
+    is_over(claimer)
+    [taken] = strategies.claim(session, claimer, 1)
+    assert taken.priority == 9, "not one claim more"
+
+
+@pytest.mark.usefixtures("long_walks")
+@pytest.mark.parametrize("found", [True, False], ids=["found", "empty"])
+def test_a_claim_that_finds_nothing_behind_a_tedious_walk_waits_for_the_next_one(session, monkeypatch, found):
+    claimer = exhausted(session, monkeypatch)
+    if found:
+        session.execute(READY, [0, 1])
+        assert len(strategies.claim(session, claimer, 1)) == 1
+    session.execute(READY, [9, 1])
+    assert strategies.claim(session, claimer, 1) == []
+    assert 0 < claimer.look_in <= 60, "the worker looks again then"
+    session.execute(READY, [0, 1])
+    [taken] = strategies.claim(session, claimer, 1)
+    assert taken.priority == 0
+    is_over(claimer)
+    [taken] = strategies.claim(session, claimer, 1)
+    assert taken.priority == 9
+
+
+@pytest.mark.usefixtures("long_walks")
+def test_but_not_in_a_worker_that_ends_when_nothing_is_due(session, monkeypatch):
+    claimer = exhausted(session, monkeypatch, is_burst=True)
+    session.execute(READY, [9, 1])
+    [taken] = strategies.claim(session, claimer, 1)
+    assert taken.priority == 9
+    assert strategies.claim(session, claimer, 1) == []
+    assert claimer.has_been_round
+
+
+@pytest.mark.usefixtures("long_walks")
+def test_nor_where_a_task_with_a_key_was_due(session, monkeypatch):
+    """Each walk takes one of them, so nothing may wait for the next walk."""
+    monkeypatch.setattr(shortcut, "SLOW_SECONDS", -1)
+    session.execute(
+        "INSERT INTO tasks_task (task_path, ordering_key) SELECT 'a', 'k' || n FROM generate_series(1, 3) n"
+    )
+    session.execute(READY, [9, 2])
+    claimer = Claimer("w1")
+    priorities = [claim.priority for _ in range(5) for claim in strategies.claim(session, claimer, 1)]
+    assert priorities == [9, 9, 0, 0, 0]
 
 
 def test_what_others_have_taken_since_then_is_passed_over(bloated, session, monkeypatch):

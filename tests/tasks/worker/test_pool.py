@@ -102,3 +102,13 @@ def test_nothing_is_claimed_ahead_of_slots_that_are_held_for_long(pool, claim, m
     jobs[1].began = now - 10
     monkeypatch.setattr(pools.declaration, "has_coroutines", lambda: False)
     assert pool.room() == 0, "and now none"
+
+
+def test_what_runs_is_quick_until_one_of_them_lasts(pool, claim):
+    assert pool.is_quick()
+    for job in claim(pooled.rest, 2):
+        job.began = time.monotonic()
+        pool.coroutines.running[job.claim.id] = job
+        assert pool.is_quick()
+    next(iter(pool.coroutines.running.values())).began -= pools.SHORT_SECONDS
+    assert not pool.is_quick()
