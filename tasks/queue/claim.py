@@ -310,11 +310,6 @@ class Claimer:
         return max(0.0, self.look_at - time.monotonic())
 
     @property
-    def is_walk_due(self) -> bool:
-        """True if the next claim walks the line from its beginning, and that takes long."""
-        return self.shortcut is not None and self.shortcut.is_tedious and time.monotonic() >= self.shortcut.until
-
-    @property
     def has_been_round(self) -> bool:
         """True if the last claim found nothing although it had seen every key: nothing is due."""
         return self.is_from_start and self.is_at_first

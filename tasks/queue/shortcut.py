@@ -176,6 +176,12 @@ def send(connection: psycopg.Connection, claimer: Claimer, limit: int) -> Callab
     return lambda: _note_behind(claimer, shortcut, read())
 
 
+def is_walk_due(claimer: Claimer) -> bool:
+    """True if the next claim walks the line from its front, and that takes long."""
+    shortcut = claimer.shortcut
+    return shortcut is not None and shortcut.is_tedious and time.monotonic() >= shortcut.until
+
+
 def _taken_from(claimer: Claimer) -> Shortcut | None:
     """Take the open shortcut out of the claimer. A claim that finds tasks puts it back."""
     shortcut, claimer.shortcut = claimer.shortcut, None

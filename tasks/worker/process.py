@@ -17,6 +17,7 @@ from tasks.framework.context import capture_logs
 from tasks.framework.declaration import PostgresTask
 from tasks.queue import release, reports
 from tasks.queue.claim import Claim
+from tasks.queue.shortcut import is_walk_due
 from tasks.queue.strategies import STRATEGIES
 from tasks.support import tracing
 from tasks.worker import connections
@@ -145,7 +146,7 @@ class WorkerProcess:
 
     def next_batch(self, *room: int) -> list[Claim]:
         """Claim; another worker leads meanwhile if that takes long."""
-        if self.fetcher.claimer.is_walk_due:
+        if is_walk_due(self.fetcher.claimer):
             self.leadership.step_aside()
         return self.fetcher.next_batch(*room)
 
