@@ -270,7 +270,7 @@ class Holdings:
 def preview(worker_ids: list[str]) -> Holdings:
     """The tasks that these workers hold, by worker and queue."""
     rows = fetch(connection, HOLDINGS, {"ids": worker_ids, "most": MOST})
-    states = presence.states({*presence.known_ids(connection), *worker_ids})
+    states = presence.states({*presence.shown_ids(connection), *worker_ids})
     holdings = [Holding(states[row.pop("worker_id")], **row) for row in rows]
     return Holdings(holdings, any(state.is_alive for state in states.values()))
 

@@ -10,6 +10,7 @@ from django.db import connection
 from django.test import TransactionTestCase
 from django.utils import translation
 
+from tasks.queue import presence
 from tests.emptying import Tables
 from tests.own_admin import combinations
 from tests.waiting import wait_until
@@ -80,8 +81,9 @@ def nobody_else_is_there() -> bool:
 def _nothing_is_left() -> None:
     """A request leaves its browser's language active in its thread, and the state of its page, here for the next test.
 
-    A test without the pages has none of the latter.
+    A test without the pages has none of the latter. A question that was slow is not asked again soon.
     """
     translation.deactivate()
+    presence.shown_ids = presence.KnownIds()
     if pages := sys.modules.get("dashboard.live.last_known"):
         pages.forget()

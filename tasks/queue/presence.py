@@ -29,7 +29,7 @@ from tasks import conf
 from tasks.support.database import Connection, execute, fetch
 
 SECOND_LOOK_SECONDS = 0.3
-TIMES_AS_LONG, AFTER_AN_ERROR_SECONDS = 19, 300.0
+SLOW_SECONDS, TIMES_AS_LONG = 0.5, 20
 
 # A session does not outlive its epoch, so a separate statement may read the token.
 EPOCH = """
@@ -256,35 +256,40 @@ def known_ids(connection: Connection) -> list[str]:
 
 
 class KnownIds:
-    """`known_ids` for one sweep after another: where that is slow, it is asked for a twentieth of the time.
+    """`known_ids` for one process: where it takes longer than SLOW_SECONDS, it is asked for a twentieth of the time.
 
     In between it returns who was known then, and whoever has not stopped since.
     """
 
     def __init__(self) -> None:
-        self._ids: set[str] = set()
+        self._ids: frozenset[str] = frozenset()
         self._ask_at = 0.0  # by `time.monotonic()`
 
     def __call__(self, connection: Connection) -> list[str]:
-        """Raises what the statement raises; after that it is not asked for again soon."""
+        """Raises what the statement raises, for instance its timeout; that was slow, too."""
         began = time.monotonic()
         if began < self._ask_at:
-            self._ids.update(row["id"] for row in fetch(connection, UNSTOPPED_IDS))
-        else:
-            self._ask_at = began + AFTER_AN_ERROR_SECONDS
-            self._ids = set(known_ids(connection))
-            ended = time.monotonic()
-            self._ask_at = ended + (ended - began) * TIMES_AS_LONG
+            self._ids |= {row["id"] for row in fetch(connection, UNSTOPPED_IDS)}
+            return list(self._ids)
+        try:
+            self._ids = frozenset(known_ids(connection))
+        finally:
+            took = time.monotonic() - began
+            self._ask_at = began + (took * TIMES_AS_LONG if took > SLOW_SECONDS else 0.0)
         return list(self._ids)
 
 
+shown_ids = KnownIds()  # of the pages and commands of this process
+
+
 def states(ids: Iterable[str] | None = None, connection: Connection | None = None) -> dict[str, WorkerState]:
-    """The state of each worker in `ids` (None: of `known_ids`) at one moment.
+    """The state of each worker in `ids` (None: of `known_ids`, or of `shown_ids` on Django's connection) at one moment.
 
     A separate statement reads the ids before the locks, because locks are not part of a snapshot. Otherwise a worker
     that starts in between could be seen by its claim but not by its lock.
     """
-    connection = connection or default_connection
-    asked = known_ids(connection) if ids is None else list(ids)
+    if ids is None:
+        ids = known_ids(connection) if connection else shown_ids(default_connection)
+    connection, asked = connection or default_connection, list(ids)
     rows = fetch(connection, STATES, {"ids": asked, "lease_seconds": conf.get("LEASE_SECONDS")})
     return {row["id"]: WorkerState(**row) for row in rows}

@@ -7,11 +7,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.db import connection
 
 from dashboard import series
 from tasks.operations import search
+from tasks.queue import presence
 from tests import databases
 from tests.databases import QueueDatabase
+from tests.people import client_of
 from tests.tasks.plans import explain
 from tests.tasks.worker_app import tasks as handlers
 
@@ -24,6 +27,11 @@ ASKED = {
     "where the tasks of a week ago end": (search.CREATED_ID, {"highest": 10**4, "age": timedelta(days=7)}, 1),
     "finished tasks by function": (series.BY_TASK, NOW, 0),
 }
+
+
+@pytest.fixture
+def operator():
+    return client_of("Operators")
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +55,17 @@ def buffers(database: QueueDatabase, statement: str, params: Mapping[str, Any]) 
     """How many pages of tables and indexes a statement looks at."""
     node = explain(database.connection, statement, params).node
     return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["/admin/ops/workers/", "/admin/ops/stale/"])
+def test_pages_do_not_ask_at_once_again_who_holds_rows_if_that_was_slow(monkeypatch, operator, path):
+    asked = []
+    for slow_seconds, times in ((60, 2), (-1, 1)):
+        monkeypatch.setattr(presence, "SLOW_SECONDS", slow_seconds)
+        monkeypatch.setattr(presence, "shown_ids", presence.KnownIds())
+        monkeypatch.setattr(presence, "TIMES_AS_LONG", 1e9)
+        asked.clear()
+        with connection.execute_wrapper(lambda execute, sql, *rest: asked.append(sql) or execute(sql, *rest)):
+            assert [operator.get(path).status_code for _ in range(2)] == [200, 200]
+        assert asked.count(presence.KNOWN_IDS) == times

@@ -67,11 +67,18 @@ def joins(database, worker_id):
         register(session, worker_id, Options())
 
 
+@pytest.fixture
+def slow(monkeypatch):
+    """Each question who holds rows counts as slow."""
+    monkeypatch.setattr(presence, "SLOW_SECONDS", -1)
+    monkeypatch.setattr(presence, "TIMES_AS_LONG", 1e9)
+
+
+@pytest.mark.usefixtures("slow")
 class TestWhoIsKnown:
     @pytest.fixture
-    def ids(self, database, monkeypatch):
-        """Those of a sweeper whose first question took long."""
-        monkeypatch.setattr(presence, "TIMES_AS_LONG", 1e9)
+    def ids(self, database):
+        """Those of a sweeper that has asked once."""
         known_ids = presence.KnownIds()
         joins(database, "early")
         database.rows(CLAIM, 1)
@@ -92,8 +99,9 @@ class TestWhoIsKnown:
         database.rows("UPDATE tasks_worker SET stopped_at = now()")
         assert ids() == {"early", "late", "w1"}
 
-    def test_after_a_quick_question_they_are_looked_for_each_time(self, database, monkeypatch):
-        monkeypatch.setattr(presence, "TIMES_AS_LONG", 0)
+    @pytest.mark.parametrize("name", ["SLOW_SECONDS", "TIMES_AS_LONG"])
+    def test_after_a_quick_question_they_are_looked_for_each_time(self, database, monkeypatch, name):
+        monkeypatch.setattr(presence, name, 60 if name == "SLOW_SECONDS" else 0)
         known_ids = presence.KnownIds()
         assert known_ids(database.connection) == []
         database.rows(CLAIM, 1)
@@ -101,7 +109,7 @@ class TestWhoIsKnown:
         database.rows(COMPLETE, 0)
         assert known_ids(database.connection) == []
 
-    def test_after_an_error_the_next_sweep_goes_on_without(self, database):
+    def test_a_statement_that_met_its_timeout_was_slow(self, database):
         known_ids = presence.KnownIds()
         joins(database, "early")
         with psycopg.connect(database.url) as other, psycopg.connect(database.url, autocommit=True) as sweeper:
@@ -111,10 +119,11 @@ class TestWhoIsKnown:
                 known_ids(sweeper)
             assert known_ids(sweeper) == ["early"]
 
-    def test_a_sweep_asks_as_it_is_told(self, database):
-        database.rows(CLAIM, 1)
-        assert recovery.sweep(database.connection, known_ids=lambda connection: []).rows == []
-        assert len(recovery.sweep(database.connection).rows) == 1
+
+def test_a_sweep_asks_as_it_is_told(database):
+    database.rows(CLAIM, 1)
+    assert recovery.sweep(database.connection, known_ids=lambda connection: []).rows == []
+    assert len(recovery.sweep(database.connection).rows) == 1
 
 
 @pytest.fixture
