@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psycopg
 
+from tasks.support.database import PLANS
 from tests import databases, processes
 from tests.benchmarks.bench import DURABLE
 from tests.chaos import soak_report
@@ -61,7 +62,7 @@ FRONT = """
 SELECT id FROM tasks_task WHERE status = 'READY' AND ordering_key IS NULL AND concurrency_key IS NULL
 ORDER BY queue_name, priority DESC, run_after, id LIMIT 1
 """
-LATEST = "SELECT coalesce(max(id), 0) FROM tasks_task"
+LATEST = "SELECT last_value FROM tasks_task_id_seq"
 # Those of the load; what the fillers left has lower ids.
 ENDED = """
 SELECT count(*) AS sent, count(finished_at) AS ended,
@@ -89,13 +90,7 @@ class Figures:
 
 
 def fill(url: str, worker: str, number: int) -> None:
-    with psycopg.connect(url, autocommit=True) as session:
-        for setting in (
-            "synchronous_commit",
-            "enable_nestloop",
-            "enable_seqscan",
-        ):  # whatever the statistics are by now
-            session.execute(f"SET {setting} = off")
+    with psycopg.connect(url, autocommit=True, options=f"-c synchronous_commit=off {PLANS}") as session:
         for turn in range(number // CHUNK):
             lowest, highest = session.execute(INSERT, [QUICK, CHUNK]).fetchone()
             # A name of its own: to find what one worker runs, the server passes all that it has run so far.

@@ -273,3 +273,53 @@ def test_only_the_latest_ends_are_remembered(session, monkeypatch):
         session.execute(READY, [priority, 1])
         strategies.claim(session, claimer, 1)
     assert [priority for _, priority in claimer.ends] == list(range(3, shortcut.MOST_LINES + 3))
+
+
+@pytest.fixture
+def cancelled(session, monkeypatch):
+    """Makes each walk meet the statement's timeout, for a claimer that has claimed nothing yet."""
+    session.execute("SET statement_timeout = '50ms'")
+    monkeypatch.setattr(shortcut, "CLAIM_PLAIN", "SELECT pg_sleep(60)")
+    monkeypatch.setattr(shortcut, "ENDLESS_SECONDS", 0)
+
+    def claim(**options):
+        claimer = Claimer("w1", **options)
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            strategies.claim(session, claimer, 1)
+        return claimer
+
+    return claim
+
+
+def test_after_a_walk_that_met_its_timeout_new_tasks_are_claimed_without_one(session, cancelled):
+    session.execute(READY, [0, 1])
+    claimer = cancelled()
+    session.execute(READY, [9, 1])
+    taken = [claim.priority for _ in range(2) for claim in strategies.claim(session, claimer, 1)]
+    assert taken == [9, 0]
+    assert strategies.claim(session, claimer, 1) == []
+    assert 0 < claimer.look_in <= shortcut.CANCELLED_SECONDS
+    is_over(claimer)
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        strategies.claim(session, claimer, 1)
+
+
+def test_those_of_other_queues_and_those_that_wait_for_long_are_not(session, cancelled):
+    session.execute("INSERT INTO tasks_task (task_path, queue_name) VALUES ('a', 'mail'), ('a', 'other')")
+    session.execute("UPDATE tasks_task SET run_after = now() - interval '1 hour' WHERE queue_name = 'other'")
+    session.execute("UPDATE tasks_task SET queue_name = 'mail' WHERE queue_name = 'other'")
+    session.execute("INSERT INTO tasks_task (task_path, queue_name) VALUES ('a', 'other')")
+    claimer = cancelled(queues=["mail"])
+    [taken] = strategies.claim(session, claimer, 5)
+    assert taken.queue_name == "mail"
+
+
+def test_a_worker_that_ends_when_nothing_is_due_tries_the_walk_again(session, cancelled):
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        strategies.claim(session, cancelled(is_burst=True), 1)
+
+
+def test_a_walk_that_a_person_cancels_is_made_again_at_once(session, cancelled, monkeypatch):
+    monkeypatch.setattr(shortcut, "ENDLESS_SECONDS", 60)
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        strategies.claim(session, cancelled(), 1)

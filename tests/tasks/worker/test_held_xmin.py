@@ -5,6 +5,7 @@ import signal
 
 import psycopg
 import pytest
+from django.db import connections
 
 from tasks.queue import presence, recovery, release
 from tasks.queue.claim import Claimer
@@ -135,6 +136,7 @@ def worn_out_soon(monkeypatch):
 
 def finish(database, count, **options):
     """Let a supervisor of one process complete so many tasks; how many each worker has completed."""
+    connections.close_all()  # else the supervisor would end this process's session
     pid = os.fork()
     if pid == 0:
         os._exit(Supervisor(Options(**options)).run())
