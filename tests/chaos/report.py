@@ -149,9 +149,10 @@ def _where(figures: dict[str, Any]) -> str:
     seconds, dates = sum(course["seconds"] for course in courses), sorted({course["date"] for course in courses})
     loads = sorted(course["load_average"] for course in courses)
     seeds = ", ".join(f"{name} {' '.join(map(str, course['seeds']))}" for name, course in figures["courses"].items())
+    load = " to ".join(dict.fromkeys(map(str, (loads[0], loads[-1]))))
     busy = " that other work kept busy" if loads[-1] > OWN_LOAD * figures["cores"] else ""
     return (
-        f"{' and '.join(dates)}; {versions}; {figures['cores']} cores{busy} (load average {loads[0]} to {loads[-1]}); "
+        f"{' and '.join(dates)}; {versions}; {figures['cores']} cores{busy} (load average {load}); "
         f"{seconds:.0f} s of work. Seeds: {seeds}."
     )
 
