@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.mutants import MATRIX, MUTANTS, Mutant
 from tests.mutants_of_pages import GUARDED_PAGES, PAGES
 from tests.mutants_of_projects import PROJECTS
+from tests.mutants_of_workers import WORKERS
 from tests.postgres import throw_away_server
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,7 +51,8 @@ def check_out(folder: Path) -> None:
 
 
 def chosen(words: list[str], copy: Path) -> list[Mutant]:
-    every = [*MUTANTS, *PAGES, *PROJECTS, *(mutant for module in GUARDED_PAGES for mutant in rights(module, copy))]
+    every = [*MUTANTS, *WORKERS, *PAGES, *PROJECTS]
+    every += [mutant for module in GUARDED_PAGES for mutant in rights(module, copy)]
     return [mutant for mutant in every if not words or any(word in mutant.guard for word in words)]
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.mutants import MUTANTS
 from tests.mutants_of_pages import GUARDED_PAGES, PAGES
 from tests.mutants_of_projects import PROJECTS
+from tests.mutants_of_workers import WORKERS
 from tests.mutations import REQUIRE, source_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,7 +47,7 @@ def test_the_list_names_every_such_test_and_no_other():
     assert sorted(named) == sorted(injecting_tests())
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *PAGES, *PROJECTS], ids=lambda mutant: mutant.guard)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *WORKERS, *PAGES, *PROJECTS], ids=lambda mutant: mutant.guard)
 def test_each_guard_that_mutation_proof_takes_out_is_where_it_says(mutant):
     assert source_of(mutant.where, ROOT).text.count(mutant.old) == 1
     assert all((ROOT / test).exists() for test in mutant.tests if test.startswith("tests/"))

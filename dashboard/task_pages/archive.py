@@ -34,9 +34,9 @@ from tasks.models import FINISHED, ArchivedTask
 from tasks.operations import tokens
 from tasks.operations.archived import again
 from tasks.operations.filters import InvalidFilter, Params, given, parse_id, parse_moment, parse_status
-from tasks.operations.search import LIMIT_STATEMENT, PAGE, QUERY_CANCELED, SEARCH_SECONDS
+from tasks.operations.search import LIMIT_STATEMENT, PAGE, SEARCH_SECONDS
 from tasks.support.addresses import address
-from tasks.support.database import fetch, sqlstate
+from tasks.support.database import fetch, is_cancelled
 
 KEYS = ("ordering_key", "unique_key")
 
@@ -177,7 +177,7 @@ def list_view(request: HttpRequest) -> HttpResponse:
     except InvalidFilter as error:
         fault = str(error)
     except OperationalError as error:
-        if sqlstate(error) != QUERY_CANCELED:
+        if not is_cancelled(error):
             raise
         fault = _("The search ran out of time. Name a task or a key, or a shorter time.")
     now, shown = here()["now"], rows[:PAGE]

@@ -10,7 +10,7 @@ from django.db.models import Max, QuerySet
 from django.db.transaction import atomic
 
 from tasks.operations.filters import InvalidFilter, Params, given, parse_id
-from tasks.support.database import fetch, sqlstate
+from tasks.support.database import fetch, is_cancelled
 
 PAGE = 50
 SORTS = NEWEST_FIRST, OLDEST_FIRST = "-id", "id"  # by an index; any other order would read the whole table
@@ -18,7 +18,6 @@ FIRST_WINDOW = 20_000  # ids
 WINDOW_GROWTH = 4
 SEARCH_SECONDS = 2.0
 BOUNDS_SECONDS = 0.5
-QUERY_CANCELED = "57014"
 
 # Ids grow with the time of creation, except for open transactions. So bisection finds the first id of a time, and a
 # search for old tasks skips millions of newer ones. It begins with the lowest id: each probe among pruned ids that an
@@ -200,6 +199,6 @@ def until(deadline: float, read: Callable[[], T]) -> T | None:
             cursor.execute(LIMIT_STATEMENT, {"milliseconds": str(milliseconds)})
             return read()
     except OperationalError as error:
-        if sqlstate(error) != QUERY_CANCELED:
+        if not is_cancelled(error):
             raise
         return None

@@ -24,7 +24,7 @@ import psycopg
 from django.db import DatabaseError
 
 from tasks.queue.claim import Claim, Claimer, Ends, claim_in_order, claims_of
-from tasks.support.database import Connection, fetch, send_query, sqlstate, statement
+from tasks.support.database import Connection, fetch, is_cancelled, send_query, statement
 
 MIXED_SECONDS = 1.0  # after a line was not plain, CLAIM_PLAIN is not tried for so long
 SLOW_SECONDS = 0.000_5
@@ -33,8 +33,9 @@ SHORTCUT_CLAIMS = 10  # a shortcut lasts as long as this many slow claims take,
 MOST_SECONDS = 5.0  # but no longer than this
 TEDIOUS_SECONDS = 0.05  # after a walk of so long, an empty claim behind the last task waits until the next one is due
 MANY = 200  # in one claim: only very short tasks are claimed so many at a time
-ENDLESS_SECONDS = 5.0
-CANCELLED_SECONDS, RECENT_SECONDS = 30.0, 600.0
+ENDLESS_SECONDS = 5.0  # a walk that was cancelled after so long met the statement's timeout
+CANCELLED_SECONDS = 30.0  # so long no other one is tried,
+RECENT_SECONDS = 600.0  # and only tasks that became due within this time are claimed
 LARGE_BYTES = 200_000  # about 4,000 index rows, dead or not
 MOST_LINES = 8
 COMMIT_SECONDS = 1.0  # longer than any commit that was under way during an empty walk
@@ -139,7 +140,6 @@ WHERE %(queues)s::text[] IS NULL OR queue_name = ANY(%(queues)s::text[])
 GROUP BY queue_name, priority
 """
 
-QUERY_CANCELED = "57014"
 SIZE = "SELECT coalesce(pg_relation_size(to_regclass('tasks_task_claim')), 0) AS size"
 
 
@@ -169,11 +169,12 @@ def claim_locked(connection: Connection, claimer: Claimer, limit: int) -> list[C
         return _claim_from_front(connection, claimer, limit)
     except (psycopg.Error, DatabaseError) as error:
         was_long = time.monotonic() - began >= ENDLESS_SECONDS  # a person may have cancelled it sooner
-        claimer.is_walk_cancelled = was_long and sqlstate(error) == QUERY_CANCELED
+        claimer.is_walk_cancelled = was_long and is_cancelled(error)
         raise
 
 
 def _claim_from_front(connection: Connection, claimer: Claimer, limit: int) -> list[Claim]:
+    """Walk the line from its front, and open a shortcut for the next claims where that was slow."""
     began = time.monotonic()
     plain = _claim_plain(connection, claimer, limit)
     if plain is None:
@@ -225,7 +226,7 @@ def _without_walk(connection: Connection, claimer: Claimer) -> Shortcut:
 
 
 def _in_order(claimer: Claimer, ends: Ends) -> Ends:
-    """They in the order in which claims serve their queues and priorities."""
+    """The same ends, in the order in which claims serve their queues and priorities."""
     turns = {name: number for number, name in enumerate(claimer.queues or ())}
     lines = sorted(ends, key=lambda line: (-line[1], turns.get(line[0], random.random())))  # noqa: S311
     return {line: ends[line] for line in lines}

@@ -122,6 +122,11 @@ def is_lock_not_available(error: BaseException) -> bool:
     return sqlstate(error) == "55P03"
 
 
+def is_cancelled(error: BaseException) -> bool:
+    """True if the statement was cancelled, by its timeout or by a person."""
+    return sqlstate(error) == "57014"
+
+
 def is_retryable(error: BaseException) -> bool:
     """True if the whole transaction can be repeated, after a serialization failure or a deadlock."""
     return sqlstate(error) in ("40001", "40P01")

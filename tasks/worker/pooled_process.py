@@ -78,9 +78,9 @@ class PooledProcess(WorkerProcess):
 
     def turn(self) -> bool:
         """Claim once, or wait; False when there is nothing left to do."""
-        is_spent = self.allowance.is_spent or (self.fetcher.is_worn_out and self.pool.is_quick())
-        ended, room = self.pool.ended, 0 if is_spent else self.pool.room()
-        if is_spent and self.pool.is_empty():
+        claims_no_more = self.allowance.is_spent or (self.fetcher.is_worn_out and self.pool.is_quick())
+        ended, room = self.pool.ended, 0 if claims_no_more else self.pool.room()
+        if claims_no_more and self.pool.is_empty():
             return False
         if not room:
             self.state.has_room = 0

@@ -273,14 +273,17 @@ class SharedState(ctypes.Structure):
 
     def unstarted(self) -> list[tuple[int, datetime]]:
         """The rows that have not begun; exact once the worker is dead."""
-        if self.cleared == self.batch_number:
-            return []
-        rows = [row for row, begun in enumerate(self._begun[: self.batch_count].tolist()) if not begun]
-        return [(self.ids[row], UNIX_EPOCH + self.claimed_at_us[row] * MICROSECOND) for row in rows]
+        return [(self.ids[row], UNIX_EPOCH + self.claimed_at_us[row] * MICROSECOND) for row in self._unbegun()]
 
     def held(self) -> list[int]:
         """The ids that run or have not begun."""
-        return [*(task.id for task in self.running()), *(task_id for task_id, _ in self.unstarted())]
+        return [*(task.id for task in self.running()), *(self.ids[row] for row in self._unbegun())]
+
+    def _unbegun(self) -> list[int]:
+        """The places in the batch that have not begun."""
+        if self.cleared == self.batch_number:
+            return []
+        return [row for row, begun in enumerate(self._begun[: self.batch_count].tolist()) if not begun]
 
     def begun(self) -> list[int] | None:
         """The ids that have begun and may not be written yet, of this batch and of earlier ones.

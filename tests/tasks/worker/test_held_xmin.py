@@ -79,7 +79,7 @@ def slow(monkeypatch):
 class TestWhoIsKnown:
     @pytest.fixture
     def ids(self, database):
-        """Those of a sweeper that has asked once."""
+        """Lists the ids that a sweeper knows which has asked once."""
         known_ids = presence.KnownIds()
         joins(database, "early")
         database.rows(CLAIM, 1)
