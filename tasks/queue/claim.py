@@ -7,6 +7,7 @@ CLAIM starts at the front of the line. `shortcut` tries two faster claims before
 claim; its optimistic one locks nothing while it chooses.
 """
 
+import ctypes
 import json
 import math
 import time
@@ -299,11 +300,11 @@ class Claimer:
     lost_races: int = 0  # candidates that others took first
     is_from_start: bool = False  # nothing was found since the walk began at the first key
     is_slow: bool = False  # the last claim from the front of the line was slow
-    is_walk_cancelled: bool = False  # the last claim from the front met its timeout
     has_more_lines: bool = False  # of limited tasks than the last claim's stride
     look_at: float = math.inf  # when a limit may allow more; inf: no task is held back
     shortcut: "Shortcut | None" = None
     ends: Ends = field(default_factory=dict)
+    walk_at: ctypes.c_double = field(default_factory=ctypes.c_double)  # the next one, after one met its timeout; or 0
 
     @property
     def look_in(self) -> float:

@@ -301,9 +301,13 @@ class SharedState(ctypes.Structure):
 
 
 class Allowance:
-    """How many tasks may still be claimed, counted over all children of one supervisor; None: as many as there are."""
+    """What all children of one supervisor may claim.
+
+    `tasks`: how many in all; None: as many as there are. `walk_at`: see `Claimer`.
+    """
 
     def __init__(self, tasks: int | None) -> None:
+        self.walk_at = ctypes.c_double.from_buffer(mmap.mmap(-1, 8))
         self._is_limited = tasks is not None
         self._left = ctypes.c_int64.from_buffer(mmap.mmap(-1, 8))
         self._left.value = tasks or 0

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -142,7 +143,12 @@ class TestMoving:
 def in_a_thread(work):
     """The results that it will have, and the thread."""
     results = []
-    thread = threading.Thread(target=lambda: (results.append(work()), connection.close()))
+
+    def run_it():
+        with closing(connection):
+            results.append(work())
+
+    thread = threading.Thread(target=run_it)
     thread.start()
     return results, thread
 

@@ -299,9 +299,34 @@ def test_after_a_walk_that_met_its_timeout_new_tasks_are_claimed_without_one(ses
     assert taken == [9, 0]
     assert strategies.claim(session, claimer, 1) == []
     assert 0 < claimer.look_in <= shortcut.CANCELLED_SECONDS
+    claimer.walk_at.value = time.monotonic()
     is_over(claimer)
     with pytest.raises(psycopg.errors.QueryCanceled):
         strategies.claim(session, claimer, 1)
+
+
+def test_the_other_workers_of_its_supervisor_make_none_either(session, cancelled):
+    other = Claimer("w2", walk_at=cancelled().walk_at)
+    session.execute(READY, [0, 1])
+    assert len(strategies.claim(session, other, 1)) == 1
+    is_over(other)
+    assert not shortcut.is_walk_due(other)
+    assert strategies.claim(session, other, 1) == []
+
+
+def test_while_one_of_them_tries_again_the_others_do_not(session, cancelled, monkeypatch):
+    one = cancelled()
+    one.walk_at.value = time.monotonic()
+    other = Claimer("w2", walk_at=one.walk_at)
+    session.execute(READY, [0, 1])
+
+    def walk(*args):
+        assert len(strategies.claim(session, other, 1)) == 1
+        return []
+
+    monkeypatch.setattr(shortcut, "_claim_from_front", walk)
+    assert strategies.claim(session, one, 1) == []
+    assert one.walk_at.value == 0, "now everybody walks again"
 
 
 def test_those_of_other_queues_and_those_that_wait_for_long_are_not(session, cancelled):

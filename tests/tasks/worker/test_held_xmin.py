@@ -2,12 +2,13 @@
 
 import os
 import signal
+import time
 
 import psycopg
 import pytest
 from django.db import connections
 
-from tasks.queue import presence, recovery, release
+from tasks.queue import presence, recovery, release, shortcut
 from tasks.queue.claim import Claimer
 from tasks.queue.shortcut import CLAIM_PLAIN, Shortcut
 from tasks.support.database import WORKER_SESSION
@@ -166,16 +167,35 @@ def test_but_not_one_that_nobody_would_replace(settings, database, options):
     assert len(finish(database, 500, batch_size=50, **options)) == 1
 
 
-@pytest.mark.parametrize("is_tedious", [True, False], ids=["tedious", "quick"])
-def test_before_a_tedious_walk_the_leader_makes_way(settings, database, is_tedious):
-    """New tasks would wait for its end beside an idle worker."""
+@pytest.fixture
+def worker(settings, database):
+    """A worker process that claims here, under its own session."""
     settings.ROWLOCK = {"DIRECT_DATABASE_URL": database.url}
     lifeline, busy = os.pipe()
-    leader = WorkerProcess("w1", Options(), SharedState(), Allowance(None), LeaderToken(), lifeline=lifeline, busy=busy)
-    leader.state.renew_lease()
-    assert leader.session.open(lambda connection: register(connection, "w1", Options()))
-    assert leader.token.take(leader.state)
-    leader.fetcher.claimer.shortcut = Shortcut({}, until=0.0, is_tedious=is_tedious)
-    assert leader.next_batch() == []
-    assert leader.token.is_free == is_tedious
-    leader.leave()
+    worker = WorkerProcess("w1", Options(), SharedState(), Allowance(None), LeaderToken(), lifeline=lifeline, busy=busy)
+    worker.state.renew_lease()
+    assert worker.session.open(lambda connection: register(connection, "w1", Options()))
+    yield worker
+    worker.leave()
+    for descriptor in (lifeline, busy, worker.wake_read, worker.wake_write):
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("is_tedious", [True, False], ids=["tedious", "quick"])
+def test_before_a_tedious_walk_the_leader_makes_way(worker, is_tedious):
+    """New tasks would wait for its end beside an idle worker."""
+    assert worker.token.take(worker.state)
+    worker.fetcher.claimer.shortcut = Shortcut({}, until=0.0, is_tedious=is_tedious)
+    assert worker.next_batch() == []
+    assert worker.token.is_free == is_tedious
+
+
+def test_a_worker_that_starts_while_walks_fail_begins_without_one(database, worker, monkeypatch):
+    """Another process of its supervisor has told."""
+    if (other := os.fork()) == 0:
+        worker.allowance.walk_at.value = time.monotonic() + 60
+        os._exit(0)
+    os.waitpid(other, 0)
+    monkeypatch.setattr(shortcut, "_claim_from_front", pytest.fail)
+    [task_id] = database.enqueue(handlers.quick)
+    assert [claim.id for claim in worker.next_batch()] == [task_id]
