@@ -301,7 +301,7 @@ class SharedState(ctypes.Structure):
 
 
 class Allowance:
-    """What all children of one supervisor may claim.
+    """Limits to the claims of all children of one supervisor.
 
     `tasks`: how many in all; None: as many as there are. `walk_at`: see `Claimer`.
     """
