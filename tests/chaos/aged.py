@@ -35,8 +35,15 @@ SECONDS, PATIENCE_SECONDS = 60.0, 300
 WARM_UP_SECONDS = 20.0  # the first claims of a new worker pass all dead rows; after hours it takes seconds
 WORK = "tests.tasks.worker_app.tasks.work"
 CHUNK, FILLERS = 100_000, 2
+# due: when the last of them was due, in seconds before now.
 INSERT = """
-WITH inserted AS (INSERT INTO tasks_task (task_path) SELECT %s FROM generate_series(1, %s) RETURNING id)
+WITH inserted AS (
+    INSERT INTO tasks_task (task_path, created_at, run_after)
+    SELECT %(task_path)s, at, at FROM (
+        SELECT statement_timestamp() - make_interval(secs => %(due)s + n::float8 / %(rate)s) AS at
+        FROM generate_series(%(count)s::int - 1, 0, -1) AS n) AS row
+    RETURNING id
+)
 SELECT min(id) AS lowest, max(id) AS highest FROM inserted
 """
 # `status || ''`: the planner takes the index of what is READY for empty, but it is full of dead rows.
@@ -91,9 +98,12 @@ class Figures:
 
 
 def fill(url: str, worker: str, number: int) -> None:
+    """Each task was due when it would have been: a claim may begin with those of the last minutes."""
     with psycopg.connect(url, autocommit=True, options=f"-c synchronous_commit=off {PLANS}") as session:
         for turn in range(number // CHUNK):
-            lowest, highest = session.execute(INSERT, [QUICK, CHUNK]).fetchone()
+            due = (number - CHUNK * (turn + 1)) * FILLERS / RATE
+            rows = {"task_path": QUICK, "due": due, "rate": RATE / FILLERS, "count": CHUNK}
+            lowest, highest = session.execute(INSERT, rows).fetchone()
             # A name of its own: to find what one worker runs, the server passes all that it has run so far.
             params = {"lowest": lowest, "highest": highest, "worker": f"{worker}-{turn}"}
             for statement in (CLAIM, COMPLETE, PRUNE):
