@@ -19,6 +19,8 @@ WORKERS = [
     without("duty: looks at once", "tasks.worker.leader.Leadership._hear", " or self.session.is_on_duty", DUTY),
     Mutant("sweeps: nobody waits for its own", "tasks.worker.maintenance.Maintenance._hear", "elif not is_own:",
            "else:", (SWEEPING,)),
+    Mutant("pool: claims together those that soon get a slot", "tasks.worker.pool.Pool.coroutines_at_once",
+           "turns * self.options.coroutines", "0", ("tests/tasks/worker/test_pool.py",)),
     Mutant("pool: nothing ahead of slots held for long", "tasks.worker.pool.Pool._ahead", "kind.begun_since(since)",
            "len(kind.running)", ("tests/tasks/worker/test_pool.py",)),
     Mutant("held xmin: where it is slow, holders are looked for seldom", "tasks.queue.presence.KnownIds.__call__",

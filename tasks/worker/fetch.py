@@ -2,8 +2,8 @@
 
 What one worker takes no other can begin. So it takes one task after the queue was empty, and then twice as many each
 time, for as long as it gets as many as it wants: a short task does not wait behind a long one beside an idle worker.
-Coroutines that have a slot are claimed together: they begin at once and leave the processor to others while they wait.
-The next claim doubles what that one asked for.
+Coroutines that have a slot, or get one within 5 ms, are claimed together: they leave the processor to others while they
+wait. The next claim doubles what that one asked for.
 """
 
 import logging

@@ -24,6 +24,7 @@ from tasks.worker.shared_state import BATCH_LIMIT, SharedState
 
 # By the latest run times, a claimed task waits so long in this process at most before it begins.
 AHEAD_SECONDS = 0.05
+SOON_SECONDS = 0.005  # as long as a claim takes: nobody else could begin a task sooner
 SHORT_SECONDS = 0.25  # nothing is claimed ahead of tasks that take longer
 WEIGHT = 0.3
 # After tasks found no slot of their kind, the next claim waits so long, or until one of these slots is free.
@@ -123,10 +124,13 @@ class Pool:
             self._awaited = 1 if is_full else max(0, least - room)
             return 0 if self._awaited else room
 
-    def free_coroutines(self) -> int:
-        """Free slots of coroutines, if nothing but coroutines was claimed last; 0: the next tasks may be others."""
+    def coroutines_at_once(self) -> int:
+        """How many more would begin within SOON_SECONDS; 0 unless nothing but coroutines was claimed last."""
         with self._lock:
-            return max(0, -self.coroutines.excess) if self.coroutines.is_used and not self.threads.is_used else 0
+            if self.threads.is_used or not self.coroutines.is_used:
+                return 0
+            turns = int(SOON_SECONDS / max(self._mean_seconds, 1e-6)) if self._mean_seconds else 0
+            return max(0, turns * self.options.coroutines - self.coroutines.excess)
 
     def _has_idle_kind(self) -> bool:
         """True if slots of one kind are free that no claim has met; the next task of the queue may be for them."""

@@ -87,7 +87,7 @@ class PooledProcess(WorkerProcess):
             self.leadership.begin_work()
             self.wait()
             return True
-        batch = self.next_batch(room, self.pool.free_coroutines())
+        batch = self.next_batch(room, self.pool.coroutines_at_once())
         if batch:
             self.leadership.found_work(got_several=self.fetcher.full_claims > 0 and len(batch) > 1)
             self.run_batch(batch)

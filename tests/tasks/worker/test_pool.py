@@ -73,11 +73,20 @@ def test_tasks_of_one_kind_do_not_count_slots_of_the_other(pool, claim):
 
 def test_coroutines_that_have_a_slot_are_claimed_together(pool, claim, monkeypatch):
     monkeypatch.setattr(pool, "_start_coroutines", lambda: None)  # else they are withdrawn at some moment
-    assert pool.free_coroutines() == 0, "nothing is known yet about the next task"
+    assert pool.coroutines_at_once() == 0, "nothing is known yet about the next task"
     pool.submit(claim(pooled.rest, 3))
-    assert pool.free_coroutines() == 1
+    assert pool.coroutines_at_once() == 1
     pool.submit(claim(handlers.work, 1))
-    assert pool.free_coroutines() == 0, "the next tasks may want the processor"
+    assert pool.coroutines_at_once() == 0, "the next tasks may want the processor"
+
+
+@pytest.mark.parametrize(("seconds", "turns"), [(0.0012, 4), (0.004, 1), (0.006, 0)])
+def test_so_are_those_that_get_a_slot_as_soon_as_anybody_could_claim_them(pool, claim, seconds, turns):
+    jobs = claim(pooled.rest, 4)
+    run_all(pool, pool.coroutines, jobs, seconds)
+    pool.coroutines.was_claimed = True
+    pool.room()
+    assert pool.coroutines_at_once() == 4 + 4 * turns
 
 
 def test_short_tasks_are_claimed_ahead_and_long_ones_are_not(pool, claim):
