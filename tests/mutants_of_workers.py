@@ -32,7 +32,7 @@ WORKERS = [
     without("held xmin: a worker is replaced between two batches", "tasks.worker.process.WorkerProcess.loop",
             " or self.fetcher.is_worn_out", HELD_XMIN),
     without("held xmin: a new worker knows that walks fail", "tasks.worker.fetch.Fetcher.__init__",
-            "        self.claimer.walk_at = allowance.walk_at\n", HELD_XMIN),
+            "        self.claimer.walks = allowance.walks\n", HELD_XMIN),
     Mutant("held xmin: the leader makes way before a tedious walk", "tasks.worker.process.WorkerProcess.next_batch",
            "self.leadership.step_aside()", "pass", (HELD_XMIN,)),
     without("held xmin: a pool is replaced once nothing in it lasts", "tasks.worker.pool.Pool.is_quick",

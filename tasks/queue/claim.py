@@ -13,7 +13,7 @@ import math
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tasks.exceptions import PayloadLocked
 from tasks.framework import payload
@@ -282,6 +282,17 @@ class Claim:
         return False
 
 
+class Walks(ctypes.Structure):
+    """Tedious walks over the whole line, one at a time for all workers of a supervisor. Times are `time.monotonic()`.
+
+    Fields:
+        next_at: until then nobody walks; 0: each worker walks for itself.
+        empty_at: when the last walk began that found nothing due; 0: none has.
+    """
+
+    _fields_: ClassVar = [("next_at", ctypes.c_double), ("empty_at", ctypes.c_double)]
+
+
 @dataclass
 class Claimer:
     """A claiming worker: what it serves, and what it has learnt from its last claims. Times are `time.monotonic()`."""
@@ -304,7 +315,7 @@ class Claimer:
     look_at: float = math.inf  # when a limit may allow more; inf: no task is held back
     shortcut: "Shortcut | None" = None
     ends: Ends = field(default_factory=dict)
-    walk_at: ctypes.c_double = field(default_factory=ctypes.c_double)  # the next one, after one met its timeout; or 0
+    walks: Walks = field(default_factory=Walks)
 
     @property
     def look_in(self) -> float:

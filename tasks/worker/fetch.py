@@ -108,7 +108,7 @@ class Fetcher:
         self.may_work_ahead = self.joins_flush and not options.runs_many  # else the server works beside it anyway
         self.held: Callable[[], set[int]] = set  # the tasks that run now, or wait in this process
         self.claimer = Claimer(self.worker_id, options.queues, declaration.durable_paths(), options.burst)
-        self.claimer.walk_at = allowance.walk_at
+        self.claimer.walks = allowance.walks
         self.size = BatchSize(maximum=options.largest_batch)
         self.asked_for = 0  # by the last claim
         self.full_claims = 0  # in a row: each got as much as it wanted

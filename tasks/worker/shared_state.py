@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from multiprocessing.synchronize import Lock
 from typing import ClassVar, NamedTuple, Self
 
-from tasks.queue.claim import Claim
+from tasks.queue.claim import Claim, Walks
 
 BATCH_LIMIT = 2048
 SLOT_LIMIT = 2304  # tasks that one process runs at once
@@ -303,11 +303,11 @@ class SharedState(ctypes.Structure):
 class Allowance:
     """Limits to the claims of all children of one supervisor.
 
-    `tasks`: how many in all; None: as many as there are. `walk_at`: see `Claimer`.
+    `tasks`: how many in all; None: as many as there are.
     """
 
     def __init__(self, tasks: int | None) -> None:
-        self.walk_at = ctypes.c_double.from_buffer(mmap.mmap(-1, 8))
+        self.walks = Walks.from_buffer(mmap.mmap(-1, ctypes.sizeof(Walks)))
         self._is_limited = tasks is not None
         self._left = ctypes.c_int64.from_buffer(mmap.mmap(-1, 8))
         self._left.value = tasks or 0

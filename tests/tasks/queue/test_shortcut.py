@@ -170,9 +170,11 @@ def exhausted(session, monkeypatch, **options):
     return claimer
 
 
-def is_over(claimer):
-    """The time of its shortcut is over."""
+def is_over(claimer, *, may_walk=True):
+    """The time of its shortcut is over, and that of all workers of its supervisor if one may walk again."""
     claimer.shortcut = replace(claimer.shortcut, until=time.monotonic())
+    if may_walk:
+        claimer.walks.next_at = min(claimer.walks.next_at, time.monotonic())
 
 
 def test_after_a_slow_walk_that_found_nothing_one_claim_goes_on_behind_it(session, monkeypatch):
@@ -242,6 +244,40 @@ def test_nor_where_a_task_with_a_key_was_due(session, monkeypatch):
     claimer = Claimer("w1")
     priorities = [claim.priority for _ in range(5) for claim in strategies.claim(session, claimer, 1)]
     assert priorities == [9, 9, 0, 0, 0]
+    assert claimer.walks.next_at == 0, "nor in any other worker of its supervisor"
+
+
+@pytest.mark.usefixtures("long_walks")
+def test_after_one_that_found_nothing_the_others_claim_what_becomes_due(session):
+    walker = Claimer("w1")
+    assert strategies.claim(session, walker, 1) == []
+    other = Claimer("w2", walks=walker.walks)
+    session.execute(READY, [0, 1])
+    session.execute("INSERT INTO tasks_task (task_path, run_after) VALUES ('late', now() - interval '1 minute')")
+    [taken] = strategies.claim(session, other, 5)
+    assert (taken.task_path, strategies.claim(session, other, 5)) == ("a", [])
+    walker.walks.next_at = time.monotonic()
+    [taken] = strategies.claim(session, walker, 5)
+    assert taken.task_path == "late"
+
+
+@pytest.mark.usefixtures("long_walks")
+def test_so_does_who_has_walked_and_claimed_nothing_yet(session, monkeypatch):
+    claimer = Claimer("w1")
+    assert strategies.claim(session, claimer, 1) == []
+    monkeypatch.setattr(shortcut, "_claim_from_front", pytest.fail)
+    session.execute(READY, [0, 1])
+    assert len(strategies.claim(session, claimer, 1)) == 1
+
+
+@pytest.mark.usefixtures("long_walks")
+def test_after_one_that_found_a_task_the_others_walk_too(session):
+    """Older tasks may be left."""
+    session.execute(READY, [0, 2])
+    session.execute("UPDATE tasks_task SET run_after = now() - interval '1 day' WHERE status = 'READY'")
+    one = Claimer("w1")
+    other = Claimer("w2", walks=one.walks)
+    assert [len(strategies.claim(session, claimer, 1)) for claimer in (one, other)] == [1, 1]
 
 
 def test_what_others_have_taken_since_then_is_passed_over(bloated, session, monkeypatch):
@@ -299,25 +335,24 @@ def test_after_a_walk_that_met_its_timeout_new_tasks_are_claimed_without_one(ses
     assert taken == [9, 0]
     assert strategies.claim(session, claimer, 1) == []
     assert 0 < claimer.look_in <= shortcut.CANCELLED_SECONDS
-    claimer.walk_at.value = time.monotonic()
     is_over(claimer)
     with pytest.raises(psycopg.errors.QueryCanceled):
         strategies.claim(session, claimer, 1)
 
 
 def test_the_other_workers_of_its_supervisor_make_none_either(session, cancelled):
-    other = Claimer("w2", walk_at=cancelled().walk_at)
+    other = Claimer("w2", walks=cancelled().walks)
     session.execute(READY, [0, 1])
     assert len(strategies.claim(session, other, 1)) == 1
-    is_over(other)
+    is_over(other, may_walk=False)
     assert not shortcut.is_walk_due(other)
     assert strategies.claim(session, other, 1) == []
 
 
 def test_while_one_of_them_tries_again_the_others_do_not(session, cancelled, monkeypatch):
     one = cancelled()
-    one.walk_at.value = time.monotonic()
-    other = Claimer("w2", walk_at=one.walk_at)
+    one.walks.next_at = time.monotonic()
+    other = Claimer("w2", walks=one.walks)
     session.execute(READY, [0, 1])
 
     def walk(*args):
@@ -326,7 +361,6 @@ def test_while_one_of_them_tries_again_the_others_do_not(session, cancelled, mon
 
     monkeypatch.setattr(shortcut, "_claim_from_front", walk)
     assert strategies.claim(session, one, 1) == []
-    assert one.walk_at.value == 0, "now everybody walks again"
 
 
 def test_those_of_other_queues_and_those_that_wait_for_long_are_not(session, cancelled):

@@ -193,7 +193,7 @@ def test_before_a_tedious_walk_the_leader_makes_way(worker, is_tedious):
 def test_a_worker_that_starts_while_walks_fail_begins_without_one(database, worker, monkeypatch):
     """Another process of its supervisor has told."""
     if (other := os.fork()) == 0:
-        worker.allowance.walk_at.value = time.monotonic() + 60
+        worker.allowance.walks.next_at = time.monotonic() + 60
         os._exit(0)
     os.waitpid(other, 0)
     monkeypatch.setattr(shortcut, "_claim_from_front", pytest.fail)
