@@ -6,10 +6,10 @@
   claims in a row, the next ones continue behind the last tasks for a while. Then the front is walked again, soon
   enough for a task that came in before it. After a slow walk that found nothing, one claim may continue behind it,
   however late. A claim of many tasks is reason enough by itself. So is a *tedious* walk; beside a transaction of hours
-  it takes seconds. After one, a claim behind the last task that finds nothing does not walk at once either. If it
-  found nothing, one of the supervisor's workers makes the next one for all, 5 s later. The others, and those that start
-  meanwhile, claim what has become due since. A walk that met its timeout is tried again after 30 s. Without one for
-  long, tasks of the last ten minutes are claimed.
+  it takes seconds. After one, a claim behind the last task that finds nothing does not walk at once either. After
+  a walk that found nothing, one of the supervisor's workers makes the next one for all, 5 s later. The others, and
+  those that start meanwhile, claim what has become due since. A walk that met its timeout is tried again after 30 s.
+  Until one succeeds, tasks of the last ten minutes are claimed.
 
 Where everything due stood in one queue and priority, the line is *narrow*. Its claims skip the walk while the keys
 rest. Beside 100,000 scheduled tasks, a claim of one then took 0.19 ms instead of 0.31.
@@ -222,7 +222,10 @@ def _taken_from(claimer: Claimer) -> Shortcut | None:
 
 
 def _without_walk(connection: Connection, claimer: Claimer) -> Shortcut | None:
-    """Where another worker walks, or nobody can: for a while, tasks that have become due since a walk found nothing."""
+    """Begin with what has become due since a walk found nothing: another worker walks, or nobody can.
+
+    None if the table has no row of its queues.
+    """
     now, empty_at = time.monotonic(), claimer.walks.empty_at
     seconds = min(now - empty_at + COMMIT_SECONDS, RECENT_SECONDS) if empty_at else RECENT_SECONDS
     rows = fetch(connection, RECENT_LINES, {"queues": claimer.queues, "seconds": seconds})
