@@ -12,7 +12,7 @@ import json
 import math
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tasks.exceptions import PayloadLocked
@@ -254,10 +254,6 @@ class Claim:
     traceparent: str | None
     opened: tuple[list[Any], dict[str, Any]] | None = None  # the decrypted arguments
 
-    def enqueued_at(self) -> datetime:
-        """`created_at` in UTC."""
-        return datetime.fromisoformat(self.created_at).astimezone(UTC)
-
     def claimed_at(self) -> datetime:
         """`started_at` as the claim wrote it."""
         return datetime.fromisoformat(self.started_at)
@@ -283,14 +279,12 @@ class Claim:
 
 
 class Walks(ctypes.Structure):
-    """Tedious walks over the whole line, one at a time for all workers of a supervisor. Times are `time.monotonic()`.
+    """Tedious walks over the whole line, one at a time for a supervisor's workers. Times are `time.monotonic()`."""
 
-    Fields:
-        next_at: until then nobody walks; 0: each worker walks for itself.
-        empty_at: when the last walk began that found nothing due; 0: none has.
-    """
-
-    _fields_: ClassVar = [("next_at", ctypes.c_double), ("empty_at", ctypes.c_double)]
+    _fields_: ClassVar = [
+        ("next_at", ctypes.c_double),  # until then nobody walks; 0: each worker walks for itself
+        ("empty_at", ctypes.c_double),  # when the last walk began that found nothing due; 0: none has
+    ]
 
 
 @dataclass
@@ -342,10 +336,6 @@ class Claimer:
     def is_careful(self) -> bool:
         """True for some seconds after the database refused a row: rows are then claimed one by one."""
         return time.monotonic() < self.careful_until
-
-    def holds_alone(self, claim: Claim) -> bool:
-        """True if this task must be the only one claimed: it is on its last attempt, or durable."""
-        return claim.attempt >= claim.max_attempts or claim.task_path in self.durable
 
     def forget_ends(self) -> None:
         """Start the next claim at the front of the line, where released tasks stand."""

@@ -234,10 +234,15 @@ def claim_optimistic(connection: Connection, claimer: Claimer, limit: int) -> li
         wanted *= 4
 
 
+def _is_claimed_alone(claimer: Claimer, claim: Claim) -> bool:
+    """True if no other task may be claimed with it: it is on its last attempt, or durable."""
+    return claim.attempt >= claim.max_attempts or claim.task_path in claimer.durable
+
+
 def _swap_each(connection: Connection, claimer: Claimer, rest: list[Candidate], limit: int) -> list[Claim]:
     """Take one candidate after the other; the first one that is free and unchanged, unless it must be claimed alone."""
     taken: list[Claim] = []
-    while rest and len(taken) < limit and not (taken and claimer.holds_alone(taken[-1])):
+    while rest and len(taken) < limit and not (taken and _is_claimed_alone(claimer, taken[-1])):
         tried = rest[:1] if claimer.is_careful else rest
         seen = {"ids": [each.id for each in tried], "versions": [each.version for each in tried]}
         try:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -260,7 +261,7 @@ class _Run(Attempt):
                 kwargs=self.kwargs,
                 attempt=self.claim.attempt,
                 worker_id=self.runner.worker_id,
-                enqueued_at=self.claim.enqueued_at(),
+                enqueued_at=datetime.fromisoformat(self.claim.created_at).astimezone(UTC),
                 started_at=timezone.now(),
             )
         return self._result

@@ -127,7 +127,7 @@ class TestWhatIsWritten:
         for column in ("id", "task_path", "queue_name", "priority", "version", "attempt", "max_attempts"):
             assert getattr(claim, column) == getattr(task, column), column
         assert claim.ordering_key == task.ordering_key
-        assert (claim.enqueued_at(), claim.claimed_at()) == (task.created_at, task.started_at)
+        assert (datetime.fromisoformat(claim.created_at), claim.claimed_at()) == (task.created_at, task.started_at)
         assert datetime.fromisoformat(claim.run_after) == task.run_after
         assert claim.arguments() == ([1, "é"], {"a": None})
 
