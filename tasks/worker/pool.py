@@ -129,7 +129,7 @@ class Pool:
         with self._lock:
             if self.threads.is_used or not self.coroutines.is_used:
                 return 0
-            turns = int(SOON_SECONDS / max(self._mean_seconds, 1e-6)) if self._mean_seconds else 0
+            turns = int(SOON_SECONDS / self._mean_seconds) if self._mean_seconds else 0
             return max(0, turns * self.options.coroutines - self.coroutines.excess)
 
     def _has_idle_kind(self) -> bool:
