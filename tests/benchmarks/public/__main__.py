@@ -1,9 +1,10 @@
 """Rowlock in the public benchmark hardbyte/postgresql-job-queue-benchmarking, on a PostgreSQL of this machine.
 
 git clone --recurse-submodules https://github.com/hardbyte/postgresql-job-queue-benchmarking DIR
-python -m tests.benchmarks.public --harness DIR [--phases clean,half] [--systems rowlock,pgboss] [--seconds 60]
+python -m tests.benchmarks.public --harness DIR [--phases clean,half] [--systems rowlock,pgboss] [--rounds 5]
 
-Each cell is one run of the harness, whose files stay in the folder of `--out`. The table shows every cell in it.
+Each cell is one run of the harness, whose files stay in the folder of `--out`. The table shows every cell in it. With
+rounds the systems run in turns, so that a noisy minute of the machine shows in all of them.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +51,13 @@ def main(words: Sequence[str]) -> None:
     given = parser().parse_args(words)
     chosen = [(name, system) for name in given.phases for system in given.systems if system in ONLY.get(name, SYSTEMS)]
     with container(given.harness) as variables:
-        for name, system in chosen:
-            failure = run(CELLS[name], name, system, given, variables)
-            print(f"{name:<18} {system:<14} {shown(given.out / name / system)}{failure}", flush=True)
-    part = Part("public", "The public benchmark: others' harness, jobs of 1 ms", tables=[table(given.out)])
+        for number in range(given.rounds):
+            for name, system in chosen:
+                before = told(given.out / name / system).get("rounds", []) if number else []
+                failure = run(CELLS[name], name, system, given, variables, before)
+                print(f"{name:<18} {system:<14} {shown(given.out / name / system)}{failure}", flush=True)
+    tables = [table(given.out), *rounds(given.out)]
+    part = Part("public", "The public benchmark: others' harness, jobs of 1 ms", tables=tables)
     part.notes = [versions(given.harness), ESTIMATE, NO_JOBS]
     part.figures = {str(path.parent.relative_to(given.out)): json.loads(path.read_text()) for path in kept(given.out)}
     surroundings = report.surroundings("PostgreSQL 18", f"python -m tests.benchmarks.public --seconds {given.seconds}")
@@ -61,8 +66,14 @@ def main(words: Sequence[str]) -> None:
         report.keep(given.report, part, surroundings, KEPT)
 
 
-def run(cell: Cell, name: str, system: str, given: argparse.Namespace, variables: dict[str, str]) -> str:
-    """Run one cell and keep its files, with `cell.json` beside them. Returns what went wrong, if anything."""
+def run(
+    cell: Cell, name: str, system: str, given: argparse.Namespace, variables: dict[str, str], before: list[str]
+) -> str:
+    """Run one cell and keep its files, with `cell.json` beside them. Returns what went wrong, if anything.
+
+    Args:
+        before: the results of the rounds before this one.
+    """
     folder = given.out / name / system
     half = 0
     if cell.rate is None:
@@ -71,7 +82,7 @@ def run(cell: Cell, name: str, system: str, given: argparse.Namespace, variables
             return " (half of what? Run `clean` first)"
     node, packages = environment.node_for(given.harness / "pgboss-bench")
     own = {"ROWLOCK_PYTHON": sys.executable, "NODE": str(node), "NODE_PATH": str(packages)}
-    before = set(results(given.harness))
+    present = set(results(given.harness))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with (folder / "log").open("wb") as log:
@@ -81,11 +92,14 @@ def run(cell: Cell, name: str, system: str, given: argparse.Namespace, variables
             bound(words, at_parents_death=signal.SIGINT),
             env={**os.environ, **variables, **own, **FAIR, **cell.extra}, stdout=log, stderr=log,
         )  # fmt: skip
-    for made in set(results(given.harness)) - before:
+    for made in set(results(given.harness)) - present:
         shutil.copytree(made, folder, dirs_exist_ok=True)
         shutil.rmtree(made)
-    told = {"status": done.returncode, "seconds": given.seconds, "load": round(os.getloadavg()[1], 1)}
-    (folder / "cell.json").write_text(json.dumps({**told, "says": cell.says(summary(folder))}, indent=1))
+    kept = {"status": done.returncode, "seconds": given.seconds, "load": round(os.getloadavg()[1], 1)}
+    says = cell.says(summary(folder))
+    if given.rounds > 1:
+        kept["rounds"] = [*before, "lost" if done.returncode else says]
+    (folder / "cell.json").write_text(json.dumps({**kept, "says": says}, indent=1))
     return f" (ended with {done.returncode}: {folder / 'log'})" if done.returncode else ""
 
 
@@ -115,12 +129,14 @@ def kept(out: Path) -> list[Path]:
     return [path for name in CELLS for system in SYSTEMS if (path := out / name / system / "cell.json").exists()]
 
 
-def shown(folder: Path) -> str:
+def told(folder: Path) -> dict[str, Any]:
     path = folder / "cell.json"
-    if not path.exists():
-        return ""
-    told = json.loads(path.read_text())
-    return "lost" if told["status"] else told["says"]
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def shown(folder: Path) -> str:
+    found = told(folder)
+    return "lost" if found.get("status") else found.get("says", "")
 
 
 def table(out: Path) -> Table:
@@ -133,6 +149,17 @@ def table(out: Path) -> Table:
     return Table("Cells", ["", *(SYSTEMS[name] for name in present)], rows)
 
 
+def rounds(out: Path) -> list[Table]:
+    """A table of each cell that ran in rounds."""
+    tables = []
+    for name, cell in CELLS.items():
+        found = {system: made for system in SYSTEMS if (made := told(out / name / system).get("rounds"))}
+        if found:
+            rows = [[str(number), *row] for number, row in enumerate(zip_longest(*found.values(), fillvalue=""), 1)]
+            tables.append(Table(f"{cell.title}, in turns", ["round", *(SYSTEMS[system] for system in found)], rows))
+    return tables
+
+
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.public",
@@ -143,6 +170,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--phases", type=names(CELLS), default=list(CELLS), help=f"of {', '.join(CELLS)}; default: all")
     found.add_argument("--systems", type=names(SYSTEMS), default=list(SYSTEMS), help=f"of {', '.join(SYSTEMS)}")
     found.add_argument("--seconds", type=float, default=60, help="the length of one phase; default: the harness's 60")
+    found.add_argument("--rounds", type=int, default=1, help="run everything so many times; default: 1")
     found.add_argument("--idle-seconds", type=float, default=0, help="how long a transaction stays idle; 0: two phases")
     found.add_argument("--out", type=Path, default=ROOT / "var" / "public", help="the folder of the harness's files")
     found.add_argument("--report", type=Path, help="put the table into this folder's benchmarks.md, for example docs")
