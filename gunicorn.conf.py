@@ -43,12 +43,13 @@ def post_worker_init(worker: Any) -> None:
     """After the fork, which no thread survives: each process prefetches, and one of all keeps the history of locks."""
     from dashboard import metrics, serving
     from dashboard.alerts.watching import WatchingThread
+    from dashboard.lab import schema
     from dashboard.live import prefetch, seats
     from dashboard.locks.history import SamplingThread
 
     seats.limit(worker.cfg.threads)
     prefetch.start()
-    SamplingThread().start()
+    SamplingThread(schema.sweep).start()
     WatchingThread().start()
     metrics.observe()
     # The thread that prefetches renders for 50 ms, and each request waits for Python's lock several times meanwhile.

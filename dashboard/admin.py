@@ -10,7 +10,6 @@ from dashboard import links
 from dashboard.api.admin import ApiTokenAdmin
 from dashboard.fleet.admin import InstallationAdmin
 from dashboard.models import ApiToken, Installation
-from dashboard.site import RowlockAdminSite, RowlockAdminSiteMixin
 from tasks.admin.lock_aware import SESSION_PAGES
 from tasks.admin.read_only import (
     AttemptAdmin,
@@ -88,14 +87,14 @@ LISTS = {
     Installation: InstallationAdmin,
 }
 PAGES = {Task: TaskPages, Queue: QueuePages}
-# People are the business of a project whose site is its own.
 PEOPLE = {User: PersonAdmin, Group: PeopleAdmin}
 STOCK = (TaskAdmin, QueueAdmin, UserAdmin, GroupAdmin)
 
 
 def register_pages(site: AdminSite) -> None:
     """Register our tables at this site. Pages that the project has registered itself are kept."""
-    for model, ours in (LISTS | PAGES | (PEOPLE if isinstance(site, RowlockAdminSite) else {})).items():
+    people = PEOPLE if site.has_people else {}  # type: ignore[attr-defined]  # only our sites have these pages
+    for model, ours in (LISTS | PAGES | people).items():
         if not site.is_registered(model):
             if model not in PEOPLE:
                 site.register(model, ours)
@@ -104,5 +103,5 @@ def register_pages(site: AdminSite) -> None:
             site.register(model, ours)
 
 
-if isinstance(admin.site, RowlockAdminSiteMixin):
+if hasattr(admin.site, "page_view"):
     register_pages(admin.site)

@@ -14,8 +14,8 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from tasks import conf
-from tasks.apps import is_ours
 from tasks.support.database import fetch
+from tasks.support.installed import is_ours
 
 # Settings that the role gives to a session; a management command has no limits of its own.
 UNLIMITED = """

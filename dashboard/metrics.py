@@ -131,7 +131,7 @@ def queues(snapshot: Snapshot) -> Iterator[Metric]:
     yield gauges("rowlock_queue_oldest_ready_seconds", text, ["queue"], ages)
     yield gauges("rowlock_queue_paused", "1 while nothing is claimed from it.", ["queue"], paused)
     yield gauges("rowlock_queue_live_workers", "Live workers that serve it.", ["queue"], serving)
-    yield gauges("rowlock_queue_asks", "1 when its stale tasks wait for a person.", ["queue"], asks)
+    yield gauges("rowlock_queue_asks", "1 where a person decides about stale tasks.", ["queue"], asks)
     hidden = len(numbers.queues) - len(shown)
     yield GaugeMetricFamily("rowlock_queues_hidden", "Queues that have no series here: too many.", value=hidden)
 

@@ -20,6 +20,8 @@ TEMPLATES = next(folder for folder in (HERE / "templates", HERE.parent / "templa
 HTMX = Path(django_htmx.__file__).parent / "static" / "django_htmx"
 LANGUAGES = {"en", *(folder.name for folder in (HERE / "locale").iterdir())}
 LOCALE_MIDDLEWARE = "django.middleware.locale.LocaleMiddleware"
+# A worker started to be killed takes long over a first attempt, so that it dies in the middle of one.
+VICTIM = "ROWLOCK_DEMO_VICTIM"
 DJANGO_TEMPLATES = "django.template.backends.django.DjangoTemplates"
 
 

@@ -5,9 +5,10 @@ import os
 import time
 from typing import Any
 
-from dashboard import alerts, demo
+from dashboard import alerts, demo, project
 from dashboard.alerts import delivery
-from tasks.compat import FRAMEWORK, TaskContext, task
+from tasks.compat import FRAMEWORK, TaskContext
+from tasks.framework.decorator import task
 from tasks.operations import bulk
 
 logger = logging.getLogger(__name__)
@@ -148,7 +149,7 @@ def survive_a_kill(context: TaskContext) -> str:
 
 def work_long_enough_to_be_killed(context: TaskContext) -> str:
     """Work briefly, but up to a minute at the first attempt in a demo worker, while its supervisor lives."""
-    is_victim = bool(os.environ.get(demo.VICTIM)) and context.attempt == 1
+    is_victim = bool(os.environ.get(project.VICTIM)) and context.attempt == 1
     supervisor, ends_at = os.getppid(), time.monotonic() + (LONG_SECONDS if is_victim else SHORT_SECONDS)
     while time.monotonic() < ends_at and os.getppid() == supervisor:
         time.sleep(STEP_SECONDS)

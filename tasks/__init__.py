@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tasks.compat import task as task
     from tasks.exceptions import InvalidArguments as InvalidArguments
     from tasks.exceptions import LockCycle as LockCycle
     from tasks.exceptions import LockHeld as LockHeld
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from tasks.exceptions import RowlockError as RowlockError
     from tasks.exceptions import StaleVersion as StaleVersion
     from tasks.framework.context import TaskContext as TaskContext
+    from tasks.framework.decorator import task as task
     from tasks.framework.enqueue import enqueue_many as enqueue_many
     from tasks.locking import VersionedModel as VersionedModel
     from tasks.locking import VersionTrigger as VersionTrigger
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from tasks.patterns import register_pattern as register_pattern
 
 MODULES = {
-    "tasks.compat": ("task",),
     "tasks.exceptions": (
         "InvalidArguments", "LockCycle", "LockHeld", "LockLost", "LockUnavailable", "RowlockError", "StaleVersion",
     ),
     "tasks.framework.context": ("TaskContext",),
+    "tasks.framework.decorator": ("task",),
     "tasks.framework.enqueue": ("enqueue_many",),
     "tasks.locking": (
         "VersionTrigger", "VersionedModel", "lock", "locked_batches", "update_each", "update_if_unchanged",

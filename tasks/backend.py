@@ -10,10 +10,9 @@ from tasks import checks
 from tasks.compat import FRAMEWORK, BaseTaskBackend, Task, TaskResult, TaskResultDoesNotExist, task_enqueued
 from tasks.exceptions import PayloadLocked, UnknownTask
 from tasks.framework import declaration, results
-from tasks.framework.arguments import encode_call
+from tasks.framework.arguments import Calls, Enqueued, Inserted, encode_call
 from tasks.framework.declaration import PostgresTask
-from tasks.framework.enqueue import Calls, Enqueued, insert_many, insert_one
-from tasks.framework.keyed import Inserted
+from tasks.framework.enqueue import insert_many, insert_one
 from tasks.models import Task as TaskRow
 
 ROW_ID = re.compile(r"[1-9][0-9]{0,18}")

@@ -16,13 +16,13 @@ from django.db.migrations.loader import MigrationLoader
 from psycopg.conninfo import conninfo_to_dict
 
 from tasks import conf
-from tasks.apps import is_ours
 from tasks.compat import task_backends
 from tasks.exceptions import PooledSession
 from tasks.framework import payload
 from tasks.locking.named import backends
 from tasks.support import tracing
 from tasks.support.database import fetch, own_session
+from tasks.support.installed import is_ours
 
 NEEDED_APPS = ("dashboard", "tasks")
 OUR_APPS = (*NEEDED_APPS, "orders")  # a project may have orders of its own instead

@@ -1,7 +1,7 @@
 """Imports that depend on Django's version: `django.tasks` (6.0) or its backport `django_tasks` (5.2)."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 import django
 
@@ -29,26 +29,7 @@ else:
 
     FRAMEWORK = "django_tasks"
 
-if TYPE_CHECKING:
-    from tasks.framework.context import TaskContext as OwnContext
-    from tasks.framework.declaration import PostgresTask
-
-    P = ParamSpec("P")
-    R = TypeVar("R")
-
-    # The stubs know only the framework's own options; a backend's task class may accept more.
-    @overload
-    def task(function: Callable[P, R], /) -> PostgresTask[P, R]: ...
-    @overload
-    def task(
-        *, takes_context: Literal[True], **options: Any
-    ) -> Callable[[Callable[Concatenate[OwnContext, P], R]], PostgresTask[P, R]]: ...
-    @overload
-    def task(
-        *, takes_context: Literal[False] = False, **options: Any
-    ) -> Callable[[Callable[P, R]], PostgresTask[P, R]]: ...
-    def task(*function: Any, **options: Any) -> Any: ...
-elif TASKS_TAKE_OPTIONS:
+if TYPE_CHECKING or TASKS_TAKE_OPTIONS:
     from django.tasks import task
 elif TASKS_IN_DJANGO:
     from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_QUEUE_NAME

@@ -14,7 +14,7 @@ from django.db import connection, models, transaction
 from django.utils.functional import Promise
 
 from tasks.exceptions import RowlockError
-from tasks.framework.declaration import PostgresTask
+from tasks.framework.declaration import handler
 from tasks.locking import Report, double_checked
 from tasks.locking.double_checked import UNTIL_EMPTY, OnLocked, Progress
 from tasks.models import Task
@@ -23,6 +23,7 @@ from tasks.support.audit import Change, Who
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)
 COUNT_CAP = 10_000
+RUN_PATTERN = "tasks.tasks.run_registered_pattern"
 
 ONE_AT_A_TIME = """
 SELECT pg_advisory_xact_lock(hashtext('rowlock:pattern:' || current_schema()), hashtext(%(name)s::text))
@@ -205,14 +206,12 @@ def request(pattern: Pattern, options: Mapping[str, Any], who: Who) -> Requested
 
     `options` are the choices and `limit`. Task and intervention commit together.
     """
-    from tasks.tasks import run_registered_pattern  # it imports this module
-
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute(ONE_AT_A_TIME, {"name": pattern.name})
         if earlier := unfinished(pattern):
             return Requested(earlier.pk, is_new=False)
-        task = PostgresTask.of(run_registered_pattern).using(ordering_key=pattern.key)
+        task = handler(RUN_PATTERN).using(ordering_key=pattern.key)
         result = task.enqueue(pattern.name, until_empty=True, **options)
         chosen = " ".join(f"{name}={value}" for name, value in sorted(options.items()) if value is not None)
         change = Change(audit.table(pattern.model._meta.db_table))

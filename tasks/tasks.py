@@ -5,7 +5,7 @@ from typing import Any
 from django.utils.translation import gettext_lazy
 
 from tasks import operations, patterns
-from tasks.compat import task
+from tasks.framework.decorator import task
 from tasks.operations import bulk
 from tasks.operations.schedules import Offer, register_maintenance
 from tasks.support import durations

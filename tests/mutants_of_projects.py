@@ -26,7 +26,7 @@ PROJECTS = [
             '        fetch(connection, TAKE_TURNS, {"source": self.source})\n', RESUMED, "-k", "turns"),
     Mutant("import: rows and marks are one transaction", "tasks.operations.importing.Import.perform",
            "with transaction(connection, rollback=self.dry_run):", "if connection:", (RESUMED, "-k", "killed")),
-    without("payload: handlers' texts", "tasks.support.redaction.redactor",
+    without("payload: handlers' texts", "tasks.framework.redacted_calls.redactor",
             "    if payload.seals(task):\n        finder.hide([args, kwargs])\n", PAYLOADS),
     Mutant("payload: the oldest key hashes", "tasks.framework.arguments.key_of_arguments", "keys[-1]", "keys[0]",
            (PAYLOADS,)),

@@ -2,7 +2,8 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,58 @@ def test_only_compat_knows_two_frameworks(app):
         if "django_tasks" in set(imported(module)) or "django.tasks" in dotted_imports(module)
     ]
     assert knowing == (["tasks/compat.py"] if app == "tasks" else [])
+
+
+def files() -> dict[str, Path]:
+    """Every module of ours by its dotted name."""
+    paths = (path for app in FORBIDDEN for path in modules(app))
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+
+def imports_among(known: dict[str, Path], room: Callable[[str], str]) -> dict[str, set[str]]:
+    """The rooms that each room imports: at the top of a file, inside a function or for type checkers."""
+    found: dict[str, set[str]] = {}
+    for name, path in known.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or node.level:
+                continue
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                target = whole if whole in known else node.module
+                if target in known and room(target) != room(name):
+                    found.setdefault(room(name), set()).add(room(target))
+    return found
+
+
+def room_of(name: str) -> str:
+    """The folder below the app; a file beside the folders is a room of its own. Alerts send what attention finds."""
+    room = ".".join(name.split(".")[:2])
+    return "dashboard.attention" if room == "dashboard.alerts" else room
+
+
+def is_folder(room: str) -> bool:
+    return (ROOT / room.replace(".", "/")).is_dir()
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    graph = imports_among(files(), lambda name: name)
+    assert len(graph) > 300
+    TopologicalSorter(graph).prepare()  # raises CycleError with the circle
+
+
+def test_no_folder_imports_itself_by_way_of_others():
+    graph = imports_among(files(), room_of)
+    folders = {room: set(filter(is_folder, others)) for room, others in graph.items() if is_folder(room)}
+    assert len(folders) > 20
+    TopologicalSorter(folders).prepare()
+
+
+def test_an_import_inside_a_function_or_for_types_closes_a_circle(tmp_path):
+    known = {"tasks.one": tmp_path / "one.py", "tasks.two": tmp_path / "two.py"}
+    known["tasks.one"].write_text("def late():\n    from tasks import two\n")
+    known["tasks.two"].write_text("if TYPE_CHECKING:\n    from tasks.one import late\n")
+    with pytest.raises(CycleError):
+        TopologicalSorter(imports_among(known, lambda name: name)).prepare()
 
 
 def dotted_imports(module: Path) -> set[str]:

@@ -23,8 +23,8 @@ from dashboard import conf
 from dashboard.alerts import channels, editing, guard
 from dashboard.alerts.channels import Channel
 from dashboard.alerts.guard import Forbidden, ForbiddenMeans, Unchecked
-from dashboard.alerts.secrets import AddressLocked
 from dashboard.models import Incident
+from dashboard.secrets import AddressLocked
 from tasks.exceptions import RowlockError
 from tasks.panels import Severity
 from tasks.support.reading import one_line

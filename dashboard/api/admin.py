@@ -13,8 +13,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from dashboard.api import tokens
+from dashboard.layout import page
 from dashboard.models import ApiToken
-from dashboard.site import page
 from tasks.admin import rights
 from tasks.admin.forms import WholeNumberField
 from tasks.admin.read_only import DeclaredFilters

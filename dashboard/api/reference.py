@@ -9,7 +9,8 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
 from dashboard.api.base import api
-from dashboard.site import RowlockAdminSite, page, site_of
+from dashboard.layout import page, site_of
+from dashboard.site import RowlockAdminSite
 
 DEEPEST = 6  # levels of a body that are described
 METHODS = ("get", "post", "put", "patch", "delete")

@@ -18,6 +18,7 @@ from tasks.compat import InvalidTask
 from tasks.diagnosis import decide, gather
 from tasks.exceptions import InternalTask, UnknownTask
 from tasks.framework.declaration import PRIORITIES
+from tasks.framework.redacted_calls import redact_call
 from tasks.models import Attempt, Intervention, Task, TaskStatus, find_task
 from tasks.operations import Settings
 from tasks.operations.archived import judge
@@ -25,7 +26,7 @@ from tasks.operations.filters import BIGGEST_ID, InvalidFilter, TaskFilter
 from tasks.operations.search import OLDEST_FIRST, PageCursor, find
 from tasks.operations.verb import CHANGED, LOCKED, MISSING, Refusal
 from tasks.support import audit
-from tasks.support.redaction import redact, redact_call
+from tasks.support.redaction import redact
 
 MOST, LIMIT = 500, 50
 PAYLOAD = ("args", "kwargs", "return_value")  # may be megabytes, and no list shows them

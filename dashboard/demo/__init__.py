@@ -22,7 +22,3 @@ MINUTES = 15  # lifetime of the director
 def is_on() -> bool:
     """True if `up` serves this site with the demo; other sites run no query for it."""
     return os.environ.get("ROWLOCK_DEMO") == "1"
-
-
-# A worker started to be killed takes long over a first attempt, so that it dies in the middle of one.
-VICTIM = "ROWLOCK_DEMO_VICTIM"

@@ -23,6 +23,7 @@ from django.utils.translation import gettext_lazy as _
 
 from dashboard import demo
 from dashboard.models import DemoRow
+from tasks.diagnosis.finding import command
 from tasks.operations.verb import short_waits
 from tasks.queue import presence
 from tasks.support import audit
@@ -30,6 +31,15 @@ from tasks.support.addresses import address
 from tasks.support.audit import Change, Who
 from tasks.support.database import fetch
 
+DIRECT = "dashboard.direct_demo"
+COMMAND_LINES = {
+    "load": command("prepare_site", "--demo"),
+    "start": command("direct_demo"),
+    "kill": command("demo", "--kill-worker"),
+    "chain": command("demo", "--chain"),
+    "stop": command("demo", "--stop"),
+    "remove": command("demo", "--remove"),
+}
 STOP_SECONDS = 5.0
 POLL_SECONDS = 0.05
 

@@ -9,7 +9,7 @@ from django.forms import ModelForm
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.alerts import secrets
+from dashboard import secrets
 from dashboard.fleet.installations import name_problem, token_problem, url_problem
 from dashboard.live import snapshots
 from dashboard.models import Installation

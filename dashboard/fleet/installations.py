@@ -6,8 +6,7 @@ Nobody else names an address, and the token of a row is encrypted with a key tha
 import re
 from urllib.parse import urlsplit
 
-from dashboard import conf
-from dashboard.alerts import secrets
+from dashboard import conf, secrets
 from dashboard.fleet.asking import TOKEN, Target
 from dashboard.models import Installation
 from tasks.support import reading

@@ -17,10 +17,9 @@ import psycopg
 from django.utils.translation import gettext_lazy
 
 from dashboard import project
-from dashboard.demo import VICTIM
 from dashboard.lab.schema import LabRefused
 from dashboard.processes import bound
-from tasks.framework.declaration import PostgresTask
+from tasks.framework.declaration import handler
 from tasks.support import database
 from tasks.support.database import connect_directly, fetch, session_name
 
@@ -32,6 +31,7 @@ WHERE worker.stopped_at IS NULL AND worker.pid = ANY(%(pids)s::int[]) AND worker
   AND task.status = 'PROCESSING' AND task.claimed_by = worker.id
 """
 VICTIM_END_SECONDS = 2.0
+TASK = "dashboard.tasks.survive_a_kill"
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Victim:
         argv = project.manage("run_worker", "--queue", queue)
         process = subprocess.Popen(
             bound([*argv, "--batch-size", "1", "-v0"], at_parents_death=signal.SIGKILL),
-            env={**project.environment(), VICTIM: "1", "LOG_LEVEL": "ERROR"},
+            env={**project.environment(), project.VICTIM: "1", "LOG_LEVEL": "ERROR"},
             stdin=subprocess.DEVNULL,
             process_group=0,
         )
@@ -141,14 +141,12 @@ def kill_a_worker(progress: Progress) -> list[Event]:
 
     Raises LabRefused if a worker does not start, or the task does not end.
     """
-    from dashboard.tasks import survive_a_kill  # dashboard.tasks imports this module
-
     params: dict[str, Any] = {"queue": QUEUE_PREFIX + uuid4().hex[:8]}
     with connect_directly(session_name("lab", "drill")) as connection, ExitStack() as stack:
         stack.callback(connection.execute, FORGET, params)
         victim = Victim.start(params["queue"])
         stack.callback(victim.end)
-        params["id"] = int(PostgresTask.of(survive_a_kill).using(queue_name=params["queue"]).enqueue().id)
+        params["id"] = int(handler(TASK).using(queue_name=params["queue"]).enqueue().id)
         running = wait_for(lambda: victim.running(connection), "did not begin the task", progress)
         params["victim"] = running["worker_id"]
         rescuer = Victim.start(params["queue"])

@@ -21,7 +21,7 @@ from dashboard.lab.schema import LabRefused
 from dashboard.lab.worker import LIMITS, VARIED, Plan
 from dashboard.models import LabRun
 from tasks.admin.forms import WholeNumberField
-from tasks.framework.declaration import PostgresTask
+from tasks.framework.declaration import handler
 from tasks.models import Task
 from tasks.operations import tokens
 from tasks.operations.verb import short_waits
@@ -201,15 +201,15 @@ State = LabRun.State
 UNFINISHED = (State.WAITING, State.RUNNING)
 LAST_RUNS = 500
 MOST_RUNS = 40  # in one batch
+RUN_LAB = "dashboard.tasks.run_lab"
 VERSION = "SELECT split_part(current_setting('server_version'), ' ', 1) AS version"
 
 
 def request_runs(plans: Sequence[Plan], token: str, who: Who) -> str:
     """Store the plans and enqueue their task, once for each token. Returns the batch's name."""
-    from dashboard.tasks import run_lab  # dashboard.tasks imports this module
 
     def create() -> str:
-        task = PostgresTask.of(run_lab).enqueue(token)
+        task = handler(RUN_LAB).enqueue(token)
         runs = LabRun.objects.bulk_create(
             LabRun(batch=token, pattern=plan.pattern, plan=plan.as_dict(), actor=who.actor, task_id=int(task.id))
             for plan in plans

@@ -23,8 +23,8 @@ from django.db import models
 from psycopg import sql
 from psycopg.rows import DictRow, dict_row
 
-from tasks.apps import is_ours
 from tasks.exceptions import RowlockError
+from tasks.support.installed import is_ours
 
 logger = logging.getLogger(__name__)
 APPS = ("tasks", "orders")

@@ -18,6 +18,7 @@ from django.urls import ResolverMatch
 from django.utils.cache import add_never_cache_headers
 from django.utils.safestring import SafeString
 
+from dashboard.layout import pages, site_context, site_of
 from dashboard.live.fragment import key_of
 from tasks.diagnosis.lock_holders import Holder
 
@@ -73,8 +74,6 @@ def is_incomplete(response: HttpResponse) -> bool:
 
 def lists() -> dict[str, Any]:
     """The titles of the overview and the lists of the menu, by the names of their views."""
-    from dashboard.site import pages  # which imports the middleware that asks
-
     # The list of all models shows what the person did last.
     return {page.url_name: page.label for page in pages() if page.url_name != "admin:models"}
 
@@ -86,8 +85,6 @@ def name_of(match: ResolverMatch) -> str:
 
 def is_list(request: HttpRequest) -> bool:
     """True if a person who may see pages asks for one of them."""
-    from dashboard.site import site_of
-
     match = request.resolver_match
     is_one = request.method == "GET" and match is not None and name_of(match) in lists()
     return is_one and site_of(request).has_permission(request)
@@ -103,8 +100,6 @@ def answer(request: HttpRequest, kept: Kept, holders: Iterable[Holder]) -> HttpR
 
     A fragment stands in a page of its own. Either loads itself anew as soon as it can be read again (`live.js`).
     """
-    from dashboard.site import site_context
-
     assert request.resolver_match
     context = {"kept": kept, "holders": holders, "path": request.get_full_path()}
     notice = render_to_string("dashboard/_last_known.html", context, request)

@@ -9,7 +9,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,6 @@ import psycopg
 from django.db import connection
 
 from dashboard import table_sizes
-from dashboard.lab import schema
 from dashboard.locks import activity
 from dashboard.locks.attribution import RunningTask, running_tasks, task_behind
 from dashboard.locks.limits import Names, limited
@@ -294,16 +293,25 @@ def task_of(session: Session, tasks: dict[str | int, RunningTask]) -> int | None
 
 EVERY_SECONDS = 2.0
 ASK_AGAIN_SECONDS = 15.0
-LAB_SECONDS = 10.0  # between two searches for schemas without a run
+CHORES_SECONDS = 10.0
 
 ELECT = "SELECT pg_try_advisory_lock(hashtext('rowlock:sampler'), hashtext(current_schema())) AS elected"
 
 
 class SamplingThread(threading.Thread):
-    """Samples while this process is elected, until stopped."""
+    """Samples while this process is elected, until stopped.
 
-    def __init__(self, every_seconds: float = EVERY_SECONDS, ask_again_seconds: float = ASK_AGAIN_SECONDS) -> None:
+    `chores`: what else the elected process does every CHORES_SECONDS.
+    """
+
+    def __init__(
+        self,
+        *chores: Callable[[Connection], object],
+        every_seconds: float = EVERY_SECONDS,
+        ask_again_seconds: float = ASK_AGAIN_SECONDS,
+    ) -> None:
         super().__init__(name="lock history", daemon=True)
+        self.chores = chores
         self.every_seconds = every_seconds
         self.ask_again_seconds = ask_again_seconds
         self.stopping = threading.Event()
@@ -332,9 +340,9 @@ class SamplingThread(threading.Thread):
             while not self.stopping.is_set():
                 sampler.sample()
                 if time.monotonic() >= sweep_at:
-                    schema.sweep(connection)
-                    table_sizes.sample(connection)
-                    sweep_at = time.monotonic() + LAB_SECONDS
+                    for chore in (table_sizes.sample, *self.chores):
+                        chore(connection)
+                    sweep_at = time.monotonic() + CHORES_SECONDS
                 self.stopping.wait(self.every_seconds)
 
     def stop(self) -> None:

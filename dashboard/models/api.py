@@ -75,7 +75,7 @@ class Installation(models.Model):
 
     name = models.TextField(unique=True)
     url = models.TextField(help_text=_("Of its site, like https://ops-billing.example"))
-    token = models.TextField()  # of its API, encrypted by `dashboard.alerts.secrets`
+    token = models.TextField()  # of its API, encrypted by `dashboard.secrets`
 
     class Meta:
         default_permissions = ("view",)

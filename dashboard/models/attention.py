@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.alerts import secrets
+from dashboard import secrets
 from tasks.models.fields import ArrayField
 from tasks.panels import Severity
 from tasks.support.durations import StatementTimestamp

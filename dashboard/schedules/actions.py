@@ -15,22 +15,22 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
 from dashboard import links
+from dashboard.layout import page
 from dashboard.live import snapshots
 from dashboard.schedules import LIST, SEE
 from dashboard.schedules.rows import ScheduleRow, has_backlog
-from dashboard.site import page
 from tasks.admin import rights
 from tasks.admin.forms import PreviewedForm
 from tasks.compat import InvalidTask
 from tasks.diagnosis.finding import command
 from tasks.exceptions import RowlockError, StaleVersion, UnknownSchedule
+from tasks.framework.redacted_calls import redact_call
 from tasks.models import Intervention, Schedule, Task
 from tasks.models.schedule import LONGEST_NAME
 from tasks.operations import schedules, tokens
 from tasks.support import audit, reading
 from tasks.support.addresses import address
 from tasks.support.audit import Who
-from tasks.support.redaction import redact_call
 
 MOST_CHANGES = 5  # interventions that a refusal lists
 LARGEST_EDITION = 2**31 - 1

@@ -16,11 +16,11 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboard import links
+from dashboard.layout import page
 from dashboard.live import snapshots
 from dashboard.schedules import LIST, SEE
 from dashboard.schedules.actions import changes_of
 from dashboard.schedules.rows import in_words, seen
-from dashboard.site import page
 from dashboard.task_pages import CHANGED_FORM, signature
 from dashboard.task_pages.enqueue import CallForm, KnownTask, chosen_task, known_tasks
 from dashboard.task_pages.listing import known_queues
@@ -30,6 +30,7 @@ from tasks.commands import types
 from tasks.diagnosis.finding import command
 from tasks.exceptions import InternalTask, InvalidSchedule, RowlockError, StaleVersion, UnknownSchedule, UnknownTask
 from tasks.framework import declaration
+from tasks.framework.redacted_calls import redact_call
 from tasks.models import Schedule
 from tasks.models.schedule import LONGEST_NAME
 from tasks.operations import schedules, tokens
@@ -37,7 +38,6 @@ from tasks.support import durations, reading
 from tasks.support.addresses import address
 from tasks.support.audit import Who
 from tasks.support.recurrence import Recurrence, checked_text, default_zone, recurrence, seconds_of, zone
-from tasks.support.redaction import redact_call
 
 WHEN = ("cron", "every", "timezone", "ends_at")
 OPTIONS = ("queue_name", "priority", "missed", "overlap")

@@ -17,14 +17,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboard.layout import page
 from dashboard.live import snapshots
-from dashboard.site import page
 from dashboard.task_pages import VIEW
 from dashboard.task_pages.enqueue import ENQUEUE
+from dashboard.task_pages.listing import at_of, here
 from dashboard.task_pages.rows import call_of, times_of
 from dashboard.task_pages.tabs import tabs
 from dashboard.templatetags.rowlock import age
-from dashboard.views.audit import at_of, here
 from tasks import operations
 from tasks.admin import rights
 from tasks.admin.forms import ConfirmedForm

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import links
-from dashboard.site import page
+from dashboard.layout import page
 from dashboard.task_pages import LIST, VIEW, next_page, rejected
 from dashboard.task_pages.actions import PAGE_ACTIONS, PageAction, run_row, run_rows
 from dashboard.task_pages.confirmation import ActionRequest, action_view, known_action, preview_rows, shared_risk

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST
 
 from dashboard import links
-from dashboard.site import page
+from dashboard.layout import page
 from dashboard.task_pages import CHANGED_FORM, VIEW, next_page, rejected
 from dashboard.task_pages.actions import LIVE, PAGE_ACTIONS, Difference, PageAction, Seen, TaskRow
 from dashboard.task_pages.listing import known_queues

@@ -10,7 +10,7 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
 from dashboard import links
-from dashboard.site import page
+from dashboard.layout import page
 from dashboard.task_pages import VIEW
 from dashboard.task_pages.actions import PAGE_ACTIONS, Button, Seen, buttons_of, fitting_action
 from dashboard.task_pages.enqueue import ENQUEUE, may_enqueue
@@ -21,6 +21,7 @@ from tasks.diagnosis import Facts, Finding, decide, decision, gather
 from tasks.diagnosis.finding import command
 from tasks.diagnosis.progress import Reported, checkpoint_of, latest_lines, progress_of
 from tasks.framework.context import MOST_LINES
+from tasks.framework.redacted_calls import redact_call
 from tasks.models import ArchivedTask, Attempt, Intervention, RefusedWrite, Task, TaskStatus, Tick, find_task
 from tasks.operations import unique
 from tasks.operations.archived import again, judge
@@ -28,7 +29,7 @@ from tasks.operations.filters import TaskFilter
 from tasks.support import audit, tracing
 from tasks.support.database import fetch
 from tasks.support.durations import spoken
-from tasks.support.redaction import redact, redact_call
+from tasks.support.redaction import redact
 
 HISTORY = 50  # entries of each kind
 BEHIND = 20  # tasks of the same key

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
-from dashboard.site import page
+from dashboard.layout import page
 from dashboard.task_pages import CHANGED_FORM, VIEW, rejected, signature
 from dashboard.task_pages.listing import known_queues
 from tasks import operations
@@ -25,8 +25,8 @@ from tasks.compat import InvalidTask
 from tasks.diagnosis.finding import command
 from tasks.exceptions import InternalTask, RowlockError, UnknownTask
 from tasks.framework import declaration
+from tasks.framework.arguments import Enqueued
 from tasks.framework.declaration import PostgresTask
-from tasks.framework.enqueue import Enqueued
 from tasks.operations import tokens
 from tasks.operations.enqueue import registered
 from tasks.support import reading

@@ -1,6 +1,7 @@
 """The list of tasks: the search through a large table, its rows and its page."""
 
 import time
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,9 +10,9 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from dashboard import links
+from dashboard.layout import page
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
-from dashboard.site import page
 from dashboard.task_pages import VIEW
 from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of, unfinished_runs
 from dashboard.task_pages.rows import latest_errors, list_row
@@ -23,13 +24,14 @@ from tasks.diagnosis import gather
 from tasks.diagnosis.progress import reports
 from tasks.framework import declaration, payload
 from tasks.models import TaskStatus
-from tasks.operations.filters import InvalidFilter, TaskFilter
+from tasks.operations.filters import InvalidFilter, TaskFilter, parse_moment
 from tasks.operations.search import FIRST_PAGE, OLDEST_FIRST, Filter, Listing, PageCursor, find
 from tasks.panels import Snapshot
 from tasks.support.database import fetch
 
 EVERY_SECONDS = 3  # the list refreshes itself
 QUICK_SECONDS = 0.3  # a slower search does not refresh itself
+HERE = "SELECT statement_timestamp() AS now, session_user::text AS role"
 
 # A loose index scan over the claim's index, and two small tables.
 QUEUE_NAMES = """
@@ -164,3 +166,17 @@ def list_view(request: HttpRequest) -> HttpResponse:
         "every": EVERY_SECONDS,
     }
     return page(request, "task_pages/list.html", _("Tasks"), context)
+
+
+def at_of(text: str) -> datetime | None:
+    """The time that an age or a time means, by the database's clock."""
+    meant = parse_moment(text)
+    if isinstance(meant, timedelta):
+        now: datetime = here()["now"]
+        return now - meant
+    return meant
+
+
+def here() -> dict[str, Any]:
+    """The database's time, and the role of this session."""
+    return fetch(connection, HERE)[0]

@@ -14,11 +14,11 @@ from django.views.decorators.http import require_POST, require_safe
 from dashboard import links
 from dashboard.attention import thresholds
 from dashboard.attention.queues import is_late
+from dashboard.layout import page
 from dashboard.limits import KeyLimit
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.numbers import decimal
-from dashboard.site import page
 from dashboard.task_pages import VIEW as VIEW_TASK
 from dashboard.templatetags.rowlock import age
 from tasks.admin import rights

@@ -13,9 +13,9 @@ from dashboard.task_pages.timeline import exact
 from dashboard.templatetags.rowlock import age
 from tasks.diagnosis import Facts, Verdict, decide
 from tasks.diagnosis.progress import Reported
+from tasks.framework.redacted_calls import redact_call
 from tasks.models import Attempt, Task, TaskStatus
 from tasks.support.reading import one_line
-from tasks.support.redaction import redact_call
 
 LONGEST_CALL = 60  # characters of a call in a row
 MOST_ARGUMENTS = 4

@@ -8,10 +8,10 @@ from django.db import OperationalError, connection
 from dashboard import demo
 from dashboard.attention.inbox import is_too_slow
 from dashboard.demo import control
+from dashboard.demo.control import COMMAND_LINES, DIRECT
 from dashboard.live import snapshots
 from dashboard.locks.limits import Unavailable, locked_tables
 from dashboard.models import DemoRow
-from dashboard.views.demo import COMMANDS, DIRECT
 
 register = template.Library()
 
@@ -34,6 +34,6 @@ def demo_ribbon(context: dict[str, Any]) -> dict[str, Any]:
         "is_shown": state.is_there,
         "director": state.director,
         "may_direct": user.has_perm(DIRECT),
-        "commands": COMMANDS,
+        "commands": COMMAND_LINES,
         "csrf_token": context.get("csrf_token"),
     }

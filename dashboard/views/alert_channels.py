@@ -21,10 +21,10 @@ from dashboard.alerts import channels, delivery, editing
 from dashboard.alerts.channels import Channel
 from dashboard.alerts.delivery import AlertNotSent
 from dashboard.alerts.editing import Values
-from dashboard.alerts.secrets import AddressLocked
+from dashboard.layout import page
 from dashboard.live import snapshots
 from dashboard.models import AlertChannel
-from dashboard.site import page
+from dashboard.secrets import AddressLocked
 from dashboard.templatetags.rowlock import age
 from tasks.admin import rights
 from tasks.admin.forms import OptionField, PreviewedForm, reason_of

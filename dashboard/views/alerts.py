@@ -14,10 +14,10 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboard.attention import thresholds
 from dashboard.attention.thresholds import DEFAULTS, parser, written
+from dashboard.layout import page
 from dashboard.live import snapshots
 from dashboard.models import RANGES
 from dashboard.numbers import decimal
-from dashboard.site import page
 from dashboard.templatetags.rowlock import age
 from dashboard.views import alert_channels as channels
 from dashboard.views.alert_channels import CONFIGURE, PAGE

@@ -21,9 +21,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
+from dashboard.layout import page
 from dashboard.live.fragment import SharedPart
-from dashboard.site import page
-from dashboard.task_pages.listing import neighbours
+from dashboard.task_pages.listing import at_of, here, neighbours
 from dashboard.templatetags.rowlock import age, target_href, written
 from tasks.admin.rights import require
 from tasks.models import Intervention
@@ -61,7 +61,6 @@ SELECT array_agg(DISTINCT actor) AS actors, array_agg(DISTINCT split_part(action
 FROM (SELECT actor, action FROM tasks_intervention ORDER BY id DESC LIMIT 1000) AS latest
 """
 HIGHEST_ID = "SELECT max(id) AS id FROM tasks_intervention"
-HERE = "SELECT statement_timestamp() AS now, session_user::text AS role"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,15 +134,6 @@ class AuditFilter:
         return True
 
 
-def at_of(text: str) -> datetime | None:
-    """The time that an age or a time means, by the database's clock."""
-    meant = parse_moment(text)
-    if isinstance(meant, timedelta):
-        now: datetime = here()["now"]
-        return now - meant
-    return meant
-
-
 def bounds(chosen: Filter) -> tuple[int, int]:
     """The ids between which interventions can match: those of the filter's time."""
     since, until = getattr(chosen, "since_at", None), getattr(chosen, "until_at", None)
@@ -159,11 +149,6 @@ def first_id(at: datetime, otherwise: int) -> int:
     """The lowest id that an entry of this time, or a later one, can have."""
     found = fetch(connection, SINCE_ID, {"since": at})
     return found[0]["id"] if found else otherwise
-
-
-def here() -> dict[str, Any]:
-    """The database's time, and the role of this session."""
-    return fetch(connection, HERE)[0]
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_http_methods
 
 from dashboard import burst
 from dashboard.burst import Burst
-from dashboard.site import page
+from dashboard.layout import page
 from dashboard.task_pages.listing import known_queues
 from tasks.admin.forms import OptionField, WholeNumberField
 from tasks.admin.rights import missing, require, who

@@ -11,23 +11,14 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboard.demo import control
-from dashboard.demo.control import Request
+from dashboard.demo.control import COMMAND_LINES, DIRECT, Request
+from dashboard.layout import page
 from dashboard.live import snapshots
-from dashboard.site import page
 from tasks.admin.forms import reason_of
 from tasks.admin.rights import missing, require, who
-from tasks.diagnosis.finding import command
 from tasks.support.addresses import address
 
-SEE, DIRECT = "tasks.view_task", "dashboard.direct_demo"
-COMMANDS = {
-    "load": command("prepare_site", "--demo"),
-    "start": command("direct_demo"),
-    "kill": command("demo", "--kill-worker"),
-    "chain": command("demo", "--chain"),
-    "stop": command("demo", "--stop"),
-    "remove": command("demo", "--remove"),
-}
+SEE = "tasks.view_task"
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:
@@ -50,7 +41,7 @@ def demo(request: HttpRequest) -> HttpResponse:
         "scenes": control.scenes() if state.is_loaded else [],
         "kills": control.kills() if state.is_loaded else [],
         "cannot_direct": missing(request.user, DIRECT),
-        "commands": COMMANDS,
+        "commands": COMMAND_LINES,
     }
     return page(request, template, _("Demo"), context)
 
@@ -114,6 +105,6 @@ def preview(request: HttpRequest) -> HttpResponse:
         "fault": _("This needs a reason, which the audit keeps.") if is_post else "",
         "counts": control.preview(),
         "most": control.MOST_COUNTED,
-        "command": COMMANDS["remove"],
+        "command": COMMAND_LINES["remove"],
     }
     return page(request, "dashboard/demo_remove.html", _("Remove the demo?"), context, status=400 if is_post else 200)

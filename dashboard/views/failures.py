@@ -28,10 +28,10 @@ from dashboard.failures import (
     fingerprint_of,
     kinds,
 )
+from dashboard.layout import page
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.numbers import decimal
-from dashboard.site import page
 from dashboard.task_pages.failure import message_of
 from dashboard.task_pages.listing import known_queues, neighbours
 from dashboard.templatetags.rowlock import age, between

@@ -20,10 +20,10 @@ from dashboard import links
 from dashboard.fleet import look, words
 from dashboard.fleet.answers import LONGEST_WORD, MINUTES, Line, Queue
 from dashboard.fleet.look import EVERY_SECONDS, SEE, Hit, State
+from dashboard.layout import page
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.numbers import decimal
-from dashboard.site import page
 from dashboard.templatetags.rowlock import age
 from tasks.admin import rights
 from tasks.support import reading

@@ -20,9 +20,9 @@ from dashboard.lab.pages import Comparison, command_of, comparison_of
 from dashboard.lab.patterns import PATTERNS
 from dashboard.lab.requests import PRESETS, PRESETS_BY_NAME, LabForm
 from dashboard.lab.worker import Plan
+from dashboard.layout import page
 from dashboard.live import snapshots
 from dashboard.models import LabRun
-from dashboard.site import page
 from tasks.admin.rights import missing, require, who
 from tasks.diagnosis.finding import command
 from tasks.operations.filters import BIGGEST_ID

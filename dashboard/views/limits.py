@@ -17,11 +17,11 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import limits, links
 from dashboard.attention.inbox import is_too_slow
+from dashboard.layout import page
 from dashboard.limits import CAP, SHOWN, Holder, KeyLimit
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.numbers import decimal
-from dashboard.site import page
 from dashboard.task_pages import next_page
 from dashboard.task_pages.queues import capped, limit_command
 from dashboard.templatetags.rowlock import age

@@ -16,9 +16,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
+from dashboard.layout import page
 from dashboard.locks import rows
 from dashboard.locks.history import BLOCKED, DEADLOCKS, WAITS, blocked_over, latest_sample, look_back
-from dashboard.site import page
 from tasks.admin.rights import require
 from tasks.diagnosis.finding import command
 from tasks.operations.filters import BIGGEST_ID

@@ -14,11 +14,11 @@ from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import links
+from dashboard.layout import page
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.locks import activity, attribution, rows, signals
 from dashboard.locks.attribution import RUNNING
-from dashboard.site import page
 from dashboard.views import lock_history
 from tasks.admin.forms import OptionField, PreviewedForm, WholeNumberField
 from tasks.admin.rights import missing, require, who

@@ -17,11 +17,11 @@ from dashboard.attention import failures, inbox, thresholds
 from dashboard.attention.inbox import LASTS, is_too_slow
 from dashboard.attention.queues import COUNT_CAP, in_trouble, numbers
 from dashboard.failures import failed_groups, latest_failures
+from dashboard.layout import page
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.locks import activity
 from dashboard.series import Span
-from dashboard.site import page
 from dashboard.task_pages.queues import QueueRow, forbidden, is_unserved
 from dashboard.templatetags.rowlock import age
 from dashboard.views.lock_history import parsed

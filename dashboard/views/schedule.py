@@ -11,11 +11,11 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import links
+from dashboard.layout import page
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
 from dashboard.schedules import SEE as SEE_SCHEDULES
 from dashboard.schedules import actions, editor, rows, timeline
-from dashboard.site import page
 from dashboard.views.overview import unless_slow
 from tasks.admin.forms import OptionField, PreviewedForm, WholeNumberField
 from tasks.admin.rights import lacking, missing, require, who

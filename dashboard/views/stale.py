@@ -18,9 +18,9 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import links
 from dashboard import stale as stale_tasks
+from dashboard.layout import page
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
-from dashboard.site import page
 from dashboard.task_pages.actions import PAGE_ACTIONS, buttons_of
 from dashboard.task_pages.confirmation import MOST_REFUSALS, listed
 from tasks.admin.forms import PreviewedForm

@@ -18,9 +18,9 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboard import links
 from dashboard.attention.inbox import SEE_SESSIONS
+from dashboard.layout import page
 from dashboard.live import snapshots
 from dashboard.live.fragment import SharedPart
-from dashboard.site import page
 from dashboard.stale import held_by
 from dashboard.task_pages.confirmation import report_refusals
 from tasks import operations

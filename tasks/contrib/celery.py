@@ -17,8 +17,9 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from django.utils import timezone
 
-from tasks.compat import TaskResult, task
+from tasks.compat import TaskResult
 from tasks.framework.declaration import PostgresTask
+from tasks.framework.decorator import task
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from django.db import connection
 from django.utils.translation import gettext as _
@@ -14,9 +14,6 @@ from tasks.models import Task
 from tasks.support import durations
 from tasks.support.database import fetch
 from tasks.support.durations import spoken
-
-if TYPE_CHECKING:
-    from tasks.diagnosis.facts import Facts
 
 COUNT_CAP = 1000
 HOLDERS_SHOWN = 5
@@ -78,6 +75,15 @@ class LimitState:
 Limits = Mapping[tuple[str, str], LimitState]
 
 
+class Known(Protocol):
+    """The facts that the verdicts of limits need."""
+
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def now(self) -> datetime: ...
+
+
 def gather(ready: Iterable[Task]) -> Limits:
     """The limits that may hold back these READY tasks, by kind and name."""
     ready = list(ready)
@@ -87,7 +93,7 @@ def gather(ready: Iterable[Task]) -> Limits:
     return {(row["kind"], row["name"]): LimitState(**row) for row in rows}
 
 
-def full(task: Task, facts: "Facts") -> tuple[LimitState, int] | None:
+def full(task: Task, facts: Known) -> tuple[LimitState, int] | None:
     """The limit whose slots are all taken, and their number."""
     of_key = facts.limits.get(("key", task.concurrency_key or ""))
     if of_key is not None:
@@ -101,7 +107,7 @@ def full(task: Task, facts: "Facts") -> tuple[LimitState, int] | None:
     return None
 
 
-def spent(task: Task, facts: "Facts") -> tuple[LimitState, datetime] | None:
+def spent(task: Task, facts: Known) -> tuple[LimitState, datetime] | None:
     """The limit whose rate lets the task begin last, and when, if that is ahead."""
     ahead = [
         (limit.next_at, limit)
@@ -114,7 +120,7 @@ def spent(task: Task, facts: "Facts") -> tuple[LimitState, datetime] | None:
     return limit, next_at
 
 
-def rates(task: Task, facts: "Facts") -> Iterator[tuple[LimitState, str]]:
+def rates(task: Task, facts: Known) -> Iterator[tuple[LimitState, str]]:
     """The limits of this task that have a rate, each with it in short: `100/m`."""
     for kind, name in (("key", task.concurrency_key), ("key", task.rate_key), ("queue", task.queue_name)):
         limit = facts.limits.get((kind, name or ""))
@@ -124,13 +130,13 @@ def rates(task: Task, facts: "Facts") -> Iterator[tuple[LimitState, str]]:
             yield limit, durations.rate_text(task.rate, task.period_seconds)
 
 
-def paused(task: Task, facts: "Facts") -> LimitState | None:
+def paused(task: Task, facts: Known) -> LimitState | None:
     """The paused key of the task."""
     found = (facts.limits.get(("key", key or "")) for key in (task.concurrency_key, task.rate_key))
     return next((limit for limit in found if limit is not None and limit.paused), None)
 
 
-def waiting_for_slot(task: Task, facts: "Facts") -> Finding:
+def waiting_for_slot(task: Task, facts: Known) -> Finding:
     found = full(task, facts)
     assert found is not None
     limit, most = found
@@ -153,7 +159,7 @@ def waiting_for_slot(task: Task, facts: "Facts") -> Finding:
     return Finding(Verdict.WAITING_FOR_SLOT, text % values + number_waiting(limit), links)
 
 
-def waiting_for_rate(task: Task, facts: "Facts") -> Finding:
+def waiting_for_rate(task: Task, facts: Known) -> Finding:
     found = spent(task, facts)
     assert found is not None
     limit, next_at = found

@@ -8,8 +8,8 @@ import hmac
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from datetime import date, time, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache
 from hashlib import sha256
@@ -45,6 +45,7 @@ INSTEAD = {
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
 CANONICAL = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 _signature = cache(signature)
+Calls = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
 # A float of 1e16 or more is written with an exponent; the same characters inside text stay.
 TEXT_OR_BIG_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?[\d.]+e\+\d+')
 
@@ -55,6 +56,33 @@ class Call(NamedTuple):
     args: list[Any]
     kwargs: dict[str, Any]
     json: str
+
+
+class Inserted(NamedTuple):
+    """A row and its call. Not `is_new`: the task that had the call's unique key. `is_replaced`: it has changed."""
+
+    id: int
+    created_at: datetime
+    call: Call
+    is_new: bool = True
+    is_replaced: bool = False
+
+
+class Enqueued(list[int]):
+    """The ids of the tasks of some calls.
+
+    `duplicates` of these calls found a task with their unique key, and `replaced` of those changed it.
+    """
+
+    duplicates = replaced = 0
+
+    def add(self, rows: list[Inserted]) -> Iterable[Inserted]:
+        """Add the ids of these rows; returns the new rows."""
+        self += [row.id for row in rows]
+        new = [row for row in rows if row.is_new]
+        self.duplicates += len(rows) - len(new)
+        self.replaced += sum(row.is_replaced for row in rows)
+        return new
 
 
 class _Refused(Exception):

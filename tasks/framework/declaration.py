@@ -13,18 +13,18 @@ from functools import cache
 from inspect import isclass, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 
+from django.utils.module_loading import import_string
+
 from tasks import conf
 from tasks.compat import InvalidTask, Task
 from tasks.exceptions import InvalidArguments, InvalidSchedule, UnknownTask
-from tasks.framework.arguments import Call, check_key, key_of_arguments
+from tasks.framework.arguments import Call, Calls, Enqueued, check_key, key_of_arguments
 from tasks.support import durations
 from tasks.support.reading import name_problem
 from tasks.support.recurrence import MISSED, OVERLAP, recurrence
 
 if TYPE_CHECKING:
-    from tasks.backend import PostgresBackend
     from tasks.compat import TaskResult
-    from tasks.framework.enqueue import Calls, Enqueued
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,6 +70,11 @@ def get(path: str) -> "PostgresTask":
     return task
 
 
+def handler(path: str) -> "PostgresTask":
+    """The task at this dotted path, whose module may import the caller; also one declared for another backend."""
+    return PostgresTask.of(import_string(path))
+
+
 def durable_paths() -> list[str]:
     """Paths of durable tasks, sorted; each durable task is claimed alone."""
     return sorted(path for path, task in _registered.items() if task.durable)
@@ -111,7 +116,7 @@ class PostgresTask(Task, Generic[P, R]):
     one key run one at a time and in order. `ordered_by_commit`: that order is the order of commits; enqueuers of one
     key wait for each other. `durable`: its completion is committed on its own, so that a crash repeats only this one
     task. `relaxed_commit`: the handler's commits do not wait for the disk, as that of the completion does; None: as the
-    setting says. `schedule`, `every`, `timezone`, `missed`, `overlap`: when it runs by itself, see docs/tasks.md.
+    setting says. `schedule`, `every`, `timezone`, `missed`, `overlap`: when it runs by itself, see docs/limits.md.
     `log_level`: the lowest level of lines that are kept with each attempt; None keeps INFO, but of tasks
     that succeed within a second WARNING.
 
@@ -192,9 +197,9 @@ class PostgresTask(Task, Generic[P, R]):
         }
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
-    def enqueue_many(self, calls: "Calls") -> "Enqueued":
+    def enqueue_many(self, calls: Calls) -> Enqueued:
         """Enqueue one task for each `(args, kwargs)`, all or none; returns their ids. See `PostgresBackend`."""
-        return cast("PostgresBackend", self.get_backend()).enqueue_many(self, calls)
+        return cast("Any", self.get_backend()).enqueue_many(self, calls)
 
     @property
     def has_keys(self) -> bool:

@@ -3,7 +3,7 @@
 Both use Django's connection and so the caller's transaction: tasks and the caller's rows commit together or not at all.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, TypeVar
@@ -14,14 +14,12 @@ from django.db import transaction
 from tasks.compat import Task
 from tasks.exceptions import InvalidArguments
 from tasks.framework import keyed, payload
-from tasks.framework.arguments import ENCODER, Call, encode_call, max_bytes
+from tasks.framework.arguments import ENCODER, Call, Calls, Enqueued, Inserted, encode_call, max_bytes
 from tasks.framework.declaration import PostgresTask
-from tasks.framework.keyed import Inserted
 from tasks.support import tracing
 from tasks.support.database import Connection
 
 Key = TypeVar("Key")
-Calls = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
 
 # Larger statements are not faster, and jsonb is limited to 256 MB.
 CHUNK_ROWS = 5000
@@ -58,23 +56,6 @@ LOCK_KEYS = """
 SELECT pg_advisory_xact_lock(hashtext('rowlock:order:' || current_schema()), place)
 FROM (SELECT DISTINCT hashtext(key) & 1023 AS place FROM unnest(%(keys)s::text[]) AS key ORDER BY place) AS places
 """
-
-
-class Enqueued(list[int]):
-    """The ids of the tasks of some calls.
-
-    `duplicates` of these calls found a task with their unique key, and `replaced` of those changed it.
-    """
-
-    duplicates = replaced = 0
-
-    def add(self, rows: list[Inserted]) -> Iterable[Inserted]:
-        """Add the ids of these rows; returns the new rows."""
-        self += [row.id for row in rows]
-        new = [row for row in rows if row.is_new]
-        self.duplicates += len(rows) - len(new)
-        self.replaced += sum(row.is_replaced for row in rows)
-        return new
 
 
 def enqueue_many(task: Task, calls: Calls) -> Enqueued:

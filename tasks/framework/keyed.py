@@ -6,15 +6,14 @@ until it ends.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 from django.db import OperationalError
 from django.db import connection as default_connection
 
 from tasks.exceptions import KeyBusy
-from tasks.framework.arguments import ENCODER, Call
+from tasks.framework.arguments import ENCODER, Call, Inserted
 from tasks.framework.declaration import Keys, PostgresTask
 from tasks.support.database import Connection, is_lock_not_available
 from tasks.support.durations import rate_of
@@ -77,16 +76,6 @@ WHERE (task.status = 'READY' AND task.unique_while IN ('q', 'a'))
 """
 
 Entry = tuple[Call, Keys]
-
-
-class Inserted(NamedTuple):
-    """A row and its call. Not `is_new`: the task that had the call's unique key. `is_replaced`: it has changed."""
-
-    id: int
-    created_at: datetime
-    call: Call
-    is_new: bool = True
-    is_replaced: bool = False
 
 
 def insert(

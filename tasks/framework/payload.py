@@ -16,11 +16,11 @@ from tasks.compat import Task
 from tasks.exceptions import PayloadLocked
 from tasks.framework import declaration
 from tasks.framework.arguments import Call
+from tasks.support.redaction import ENVELOPE, is_sealed
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
 
-ENVELOPE = "rowlock:encrypted"
 NO_CALL = "[[],{}]"
 
 
@@ -54,11 +54,6 @@ def sealed(text: str) -> str:
 def sealed_call(call: Call) -> Call:
     """The call with its JSON in an envelope. A call without arguments has nothing to hide."""
     return call if call.json == NO_CALL else call._replace(json=f"[[],{sealed(call.json)}]")
-
-
-def is_sealed(value: Any) -> bool:
-    """True for the value of a column that is an envelope."""
-    return isinstance(value, dict) and len(value) == 1 and ENVELOPE in value
 
 
 def opened(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from tasks.compat import Task, TaskError, TaskResult, TaskResultStatus
 from tasks.exceptions import Abandoned, TimedOut
 from tasks.framework import declaration, payload
-from tasks.framework.keyed import Inserted
+from tasks.framework.arguments import Inserted
 from tasks.models import Attempt, TaskStatus
 from tasks.models import Task as TaskRow
 

@@ -1,4 +1,4 @@
-"""The tables beside the queue: audit, bulk runs, named locks, command runs, reports of tasks, schedules."""
+"""The tables beside the queue: audit, bulk runs, named locks, command runs, reports of tasks, schedules, the archive."""
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import migrations, models
@@ -9,6 +9,25 @@ from tasks.support.durations import StatementTimestamp
 ID = ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"))
 VIEW = {"default_permissions": ("view",)}
 OUTCOMES = [("enqueued", "Enqueued"), ("skipped", "Skipped"), ("missed", "Missed"), ("manual", "Run by hand")]
+
+# A row keeps its attempts and log lines, so that they go with its month: a table of theirs would have to be searched.
+# Pages read it by the end of the task, newest first, which is the order of the partitions. There is no DEFAULT
+# partition, because the partitions would have no order beside it.
+ARCHIVE = """
+CREATE TABLE tasks_archive (
+    LIKE tasks_task,
+    archived_at timestamptz NOT NULL DEFAULT statement_timestamp(),
+    attempts jsonb,
+    log jsonb,
+    PRIMARY KEY (finished_at, id)
+) PARTITION BY RANGE (finished_at);
+CREATE INDEX tasks_archive_id ON tasks_archive (id);
+CREATE INDEX tasks_archive_task ON tasks_archive (task_path, finished_at, id);
+CREATE INDEX tasks_archive_ordering_key ON tasks_archive (ordering_key, finished_at, id)
+    WHERE ordering_key IS NOT NULL;
+CREATE INDEX tasks_archive_unique_key ON tasks_archive (unique_key, finished_at, id) WHERE unique_key IS NOT NULL;
+CREATE INDEX tasks_archive_unsuccessful ON tasks_archive (finished_at, id) WHERE status IN ('FAILED', 'CANCELLED');
+"""
 
 
 class Migration(migrations.Migration):
@@ -356,4 +375,10 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.CreateModel(
+            "ArchivedTask",
+            fields=[("id", models.BigIntegerField(primary_key=True, serialize=False))],
+            options={"db_table": "tasks_archive", "default_permissions": (), "managed": False},
+        ),
+        migrations.RunSQL(ARCHIVE, "DROP TABLE tasks_archive"),
     ]

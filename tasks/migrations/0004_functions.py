@@ -1,4 +1,4 @@
-"""The SQL functions: enqueueing and named locks for programs in every language, the lock page's questions, limits.
+"""The SQL functions: tasks and named locks for programs in any language, limits, the lock page, the archive's months.
 
 Call the lock functions in autocommit: others see a lock that is taken in an open transaction only after its commit.
 """
@@ -561,6 +561,46 @@ END $$;
 """
 FORGET_ADMIT = "DROP FUNCTION rowlock_admit;"
 
+# ATTACH lets others read and write the archive meanwhile; CREATE TABLE … PARTITION OF would wait for them. Months are
+# those of UTC. With search_path of their own, the functions may be given their owner's rights: see docs/roles.sql.
+MONTHS = """
+CREATE FUNCTION rowlock_make_archive(day date) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    first CONSTANT date := date_trunc('month', day::timestamp);
+    name CONSTANT text := 'tasks_archive_' || to_char(first, 'YYYYMM');
+BEGIN
+    IF to_regclass(name) IS NOT NULL THEN
+        RETURN false;
+    END IF;
+    -- Its rows never change: autovacuum freezes them as they come, and not a hundred million of them at once.
+    EXECUTE format('CREATE TABLE %I (LIKE tasks_archive INCLUDING ALL)
+        WITH (autovacuum_freeze_min_age = 0, autovacuum_vacuum_insert_scale_factor = 0.05)', name);
+    EXECUTE format('ALTER TABLE tasks_archive ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', name,
+        first || ' 00:00+00', (first + interval '1 month')::date || ' 00:00+00');
+    RETURN true;
+END $$;
+
+CREATE FUNCTION rowlock_drop_archive(before date) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+    name text;
+BEGIN
+    FOR name IN
+        SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
+        WHERE inhparent = 'tasks_archive'::regclass
+          AND relname < 'tasks_archive_' || to_char(before, 'YYYYMM') COLLATE "C"
+        ORDER BY relname
+    LOOP
+        EXECUTE format('DROP TABLE %I', name);
+        RETURN NEXT name;
+    END LOOP;
+END $$;
+DO $$ BEGIN
+    EXECUTE format('ALTER FUNCTION rowlock_make_archive SET search_path = %I, pg_temp', current_schema());
+    EXECUTE format('ALTER FUNCTION rowlock_drop_archive SET search_path = %I, pg_temp', current_schema());
+END $$;
+"""
+FORGET_MONTHS = "DROP FUNCTION rowlock_drop_archive(date); DROP FUNCTION rowlock_make_archive(date);"
+
 
 class Migration(migrations.Migration):
     dependencies = [("tasks", "0003_guards")]
@@ -577,4 +617,5 @@ class Migration(migrations.Migration):
         migrations.RunSQL(RATES, FORGET_RATES),
         migrations.RunSQL(ROOM, FORGET_ROOM),
         migrations.RunSQL(ADMIT, FORGET_ADMIT),
+        migrations.RunSQL(MONTHS, FORGET_MONTHS),
     ]

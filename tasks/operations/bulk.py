@@ -12,7 +12,7 @@ from django.db import connection, connections
 from django.db.models import Count, Max
 
 from tasks import operations
-from tasks.framework.declaration import PostgresTask
+from tasks.framework.declaration import handler
 from tasks.models import BulkRun, Task, TaskStatus
 from tasks.operations import tokens
 from tasks.operations.filters import TaskFilter
@@ -27,6 +27,7 @@ FIRST_WINDOW = 50_000  # ids
 WINDOW_GROWTH = 4
 SECONDS = 1.5
 MOST_READ = 10_000  # rows whose arguments are read, for a text filter
+RUN_BULK_ACTION = "tasks.tasks.run_bulk_action"
 EXAMPLES = 5  # refused ids kept for each code
 Numbers = dict[str, int]
 
@@ -120,14 +121,13 @@ def _count(chosen: TaskFilter, deadline: float) -> Counter[str] | None:
 
 def request(action: str, chosen: TaskFilter, upto: int, settings: Settings, who: Who, token: str) -> int:
     """Enqueue a bulk run, once for each token; returns its id. Run, task and intervention share one transaction."""
-    from tasks.tasks import run_bulk_action  # it imports this module
 
     def create() -> str:
         options = {**replace(settings, reason=redact(settings.reason)).as_json(), "source": who.source}
         run = BulkRun.objects.create(
             action=action, options=options, filter=chosen.as_query(), upto=upto, actor=who.actor
         )
-        result = PostgresTask.of(run_bulk_action).enqueue(run.pk)
+        result = handler(RUN_BULK_ACTION).enqueue(run.pk)
         BulkRun.objects.filter(pk=run.pk).update(task_id=int(result.id))
         subject = f"{action} all {run.filter or 'tasks'} up to #{upto} (bulk run {run.pk})"
         audit.record(connection, who, subject, [Change(audit.table("tasks_task"))], settings.reason)

@@ -9,8 +9,8 @@ from django.db import connection
 
 from tasks.exceptions import InternalTask, UnknownTask
 from tasks.framework import declaration
+from tasks.framework.arguments import Enqueued
 from tasks.framework.declaration import PostgresTask
-from tasks.framework.enqueue import Enqueued
 from tasks.support import audit, reading
 from tasks.support.audit import Change, Who
 from tasks.support.database import transaction

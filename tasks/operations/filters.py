@@ -16,10 +16,10 @@ from django.http import QueryDict
 from django.utils.dateparse import parse_datetime
 
 from tasks.exceptions import RowlockError
+from tasks.framework.redacted_calls import redact_call
 from tasks.models import Attempt, Task, TaskQuerySet, TaskStatus
 from tasks.support import durations, reading
 from tasks.support.durations import StatementTimestamp
-from tasks.support.redaction import redact_call
 
 BIGGEST_ID = 2**63 - 1
 HASH = re.compile(r"[0-9a-f]{12}")

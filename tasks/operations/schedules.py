@@ -25,6 +25,7 @@ from tasks.support import audit, database, reading
 from tasks.support.audit import Change, Who
 from tasks.support.database import fetch, sqlstate, transaction
 from tasks.support.recurrence import MISSED, OVERLAP, Forecast, InvalidSchedule, Recurrence, recurrence
+from tasks.support.redaction import is_sealed
 
 RIGHT_TO_EDIT, RIGHT_TO_PAUSE, RIGHT_TO_RUN = "tasks.edit_schedule", "tasks.pause_schedule", "tasks.run_schedule"
 WHEN = ("cron", "every_seconds", "timezone")
@@ -319,7 +320,7 @@ def _call_columns(path: str, columns: Mapping[str, Any], row: Schedule | None) -
     task.keys_of(call)
     if not payload.seals(task) or columns.keys().isdisjoint(("args", "kwargs")):
         return {}
-    if row and payload.is_sealed(row.kwargs) and before == (call.args, call.kwargs):
+    if row and is_sealed(row.kwargs) and before == (call.args, call.kwargs):
         return {"args": row.args, "kwargs": row.kwargs}
     return dict(zip(("args", "kwargs"), json.loads(payload.sealed_call(call).json), strict=True))
 

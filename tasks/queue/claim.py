@@ -13,15 +13,13 @@ import math
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from tasks.exceptions import PayloadLocked
 from tasks.framework import payload
 from tasks.models import SLOTS
 from tasks.support.database import Connection, statement
-
-if TYPE_CHECKING:
-    from tasks.queue.shortcut import Shortcut
+from tasks.support.redaction import ENVELOPE
 
 KEYS_PER_STRIDE = 300
 # A hundred keys that are not due cost as much as the rest of a claim of one task. So they rest when none was due.
@@ -267,7 +265,7 @@ class Claim:
 
     def is_locked(self) -> bool:
         """True if its arguments are encrypted and no key here opens them; else they are decrypted once."""
-        if payload.ENVELOPE not in self.kwargs:
+        if ENVELOPE not in self.kwargs:
             return False
         try:
             self.opened = self.arguments()
@@ -307,7 +305,7 @@ class Claimer:
     is_slow: bool = False  # the last claim from the front of the line was slow
     has_more_lines: bool = False  # of limited tasks than the last claim's stride
     look_at: float = math.inf  # when a limit may allow more; inf: no task is held back
-    shortcut: "Shortcut | None" = None
+    shortcut: Any = None  # a `shortcut.Shortcut`
     ends: Ends = field(default_factory=dict)
     walks: Walks = field(default_factory=Walks)
 

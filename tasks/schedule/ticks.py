@@ -17,9 +17,8 @@ import psycopg
 
 from tasks.exceptions import KeyBusy, StaleVersion
 from tasks.framework import declaration, payload
-from tasks.framework.arguments import encode_call
+from tasks.framework.arguments import Inserted, encode_call
 from tasks.framework.enqueue import insert_one
-from tasks.framework.keyed import Inserted
 from tasks.models import HOLDS_ITS_KEY, Outcome, Schedule, TaskStatus
 from tasks.support import reading
 from tasks.support.database import Connection, execute, fetch, transaction

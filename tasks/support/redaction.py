@@ -1,29 +1,21 @@
-"""Find secrets in JSON values, texts, command lines and tracebacks, and redact them for display and storage.
+"""Find secrets in JSON values, texts and command lines, and redact them for display and storage.
 
 A value is secret when its name contains one of the names in the setting REDACT. Names are compared without case,
 accents and separators (`apiKey` is `api_key` and `X-API-Key`), foreign letters by their shape.
 """
 
-import inspect
 import json
-import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, repeat
-from traceback import format_exception
 from typing import Any
 
 from tasks import conf
-from tasks.compat import Task
-from tasks.framework import declaration, payload
-from tasks.support.reading import storable
 
 REDACTED = "[redacted]"
 ENCRYPTED = "[encrypted]"
+ENVELOPE = "rowlock:encrypted"  # the only name in an encrypted value; `tasks.framework.payload` writes it
 LOOK_ALIKES = str.maketrans(
     "АВЕІЈКМНОРЅСТУХԚԜавгԁеһіјкӏмнорԛѕстуѵѡхүԝΑΒΕΖΗΙΚΜΝΟΡΤΥΧαβγεηικνορτυχωցհոօսıȷɡɑɩøłđꜱʀ",
     "abeijkmhopsctyxqwabrdehijklmhopqsctyvwxywabezhikmnoptyxabyenikvoptuxwghnouijgaioldsr",
@@ -77,8 +69,6 @@ MOST_TRIES = 50  # to parse JSON in a text: each try may read to the end of it
 LONGEST_CACHED = 200  # characters of a name
 SHORTEST_SECRET = 4  # characters: shorter secrets would match everywhere in a traceback
 
-_logged_text: ContextVar[str | None] = ContextVar("logged_as", default=None)
-
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; one with a repeated name is refused, because a dictionary would keep only the last."""
@@ -89,6 +79,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 DECODER = json.JSONDecoder(object_pairs_hook=_object)
+
+
+def is_sealed(value: Any) -> bool:
+    """True for the value of a column that is an envelope."""
+    return isinstance(value, dict) and len(value) == 1 and ENVELOPE in value
 
 
 def forms(name: str) -> frozenset[str]:
@@ -140,7 +135,7 @@ class SecretFinder:
 
     def copy(self, value: Any) -> Any:
         """Copy a JSON value with every secret replaced at any depth, and an encrypted one by a word."""
-        if payload.is_sealed(value):
+        if is_sealed(value):
             return ENCRYPTED
         if isinstance(value, Mapping):
             return self._mapping(value)
@@ -304,27 +299,6 @@ def redact(value: Any) -> Any:
     return SecretFinder().copy(value)
 
 
-def redact_call(task_path: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a call for pages and commands.
-
-    Positional arguments have names only if the function is registered; otherwise only keys inside them are checked.
-    """
-    return _redacted_arguments(SecretFinder(), declaration.find(task_path), args, kwargs)
-
-
-def _redacted_arguments(
-    finder: SecretFinder, task: Task | None, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
-    if payload.is_sealed(kwargs):
-        return [ENCRYPTED], {}
-    names = chain(_positional_names(task) if task else (), repeat(""))
-    shown = [
-        finder.hide(value) if finder.is_secret(name) else finder.copy(value)
-        for value, name in zip(args, names, strict=False)
-    ]
-    return shown, finder.copy(dict(kwargs))
-
-
 def redact_text(text: str, secrets: Iterable[str]) -> str:
     """The text without these secrets, in any form in which Python or JSON writes them; short ones stay."""
     written: set[str] = set()
@@ -334,64 +308,3 @@ def redact_text(text: str, secrets: Iterable[str]) -> str:
     for form in sorted(written, key=len, reverse=True):
         text = text.replace(form, REDACTED)
     return text
-
-
-def redactor(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[str], str]:
-    """A function that removes secrets from a text: those of this call's arguments, and those with a secret's name.
-
-    Where payloads are encrypted every argument is a secret.
-    """
-    finder = SecretFinder()
-    _redacted_arguments(finder, task, args, kwargs)
-    if payload.seals(task):
-        finder.hide([args, kwargs])
-    return lambda text: str(redact(redact_text(text, finder.secrets)))
-
-
-def describe_exception(
-    error: BaseException, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[str, str]:
-    """The dotted path of the error's class, and its traceback, redacted and storable. Raises nothing.
-
-    A class made inside a function has no path, so its nearest base class with a path is used.
-    """
-    text = redactor(task, args, kwargs)(_traceback(error))
-    named = next(base for base in type(error).__mro__ if "<" not in base.__qualname__)
-    return storable(f"{named.__module__}.{named.__qualname__}"), storable(text)
-
-
-class RedactedTraceback(logging.Filter):
-    """A filter for the framework's loggers: inside `logged_as` they print that text, not the traceback."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        text = _logged_text.get()
-        if text is not None and record.exc_info:
-            record.exc_info, record.exc_text = None, text.rstrip()
-        return True
-
-
-@contextmanager
-def logged_as(text: str) -> Iterator[None]:
-    """Within the block, log this text in place of the current failure's traceback."""
-    token = _logged_text.set(text)
-    try:
-        yield
-    finally:
-        _logged_text.reset(token)
-
-
-def _positional_names(task: Task) -> Iterator[str]:
-    """The name of each positional argument, without the context; `*names` names all remaining ones."""
-    parameters = list(inspect.signature(task.func).parameters.values())
-    for parameter in parameters[1:] if task.takes_context else parameters:
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            yield from repeat(parameter.name)
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            yield parameter.name
-
-
-def _traceback(error: BaseException) -> str:
-    try:
-        return "".join(format_exception(error))
-    except Exception as failure:  # noqa: BLE001  a hostile __str__ must not keep the failure from being saved
-        return f"{type(error).__qualname__}: (its traceback could not be written: {type(failure).__qualname__})\n"

@@ -8,11 +8,10 @@ from typing import Any
 
 import tasks
 from tasks.exceptions import TimedOut
-from tasks.framework import declaration
+from tasks.framework import declaration, redacted_calls
 from tasks.framework.declaration import PostgresTask
 from tasks.queue.claim import Claim
 from tasks.queue.completion import RELEASED, Failure
-from tasks.support import redaction
 from tasks.support.reading import one_line
 
 logger = logging.getLogger(__name__)
@@ -27,7 +26,7 @@ def describe(
     error: BaseException, claim: Claim, task: PostgresTask, args: list[Any], kwargs: dict[str, Any]
 ) -> Failure:
     """The record of a failed attempt, and when the next one is due."""
-    exception_class, traceback = redaction.describe_exception(error, task, args, kwargs)
+    exception_class, traceback = redacted_calls.describe_exception(error, task, args, kwargs)
     may_retry = task.retry_for is None or isinstance(error, task.retry_for)
     seconds = retry_seconds(task, claim.attempt) if may_retry else None
     return Failure(exception_class, traceback, seconds, place=place_of(error))

@@ -24,14 +24,14 @@ from tasks.compat import (
     task_started,
 )
 from tasks.exceptions import LostClaim
-from tasks.framework import arguments, payload, results
+from tasks.framework import arguments, payload, redacted_calls, results
 from tasks.framework.context import Attempt, Report, TaskContext
 from tasks.framework.declaration import PostgresTask
 from tasks.queue import completion
 from tasks.queue.claim import Claim
 from tasks.queue.completion import Ending, Failure
 from tasks.queue.reports import Reports
-from tasks.support import redaction, tracing
+from tasks.support import tracing
 from tasks.worker import connections, failures
 
 logger = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Runner:
         except BaseException as error:  # noqa: BLE001  SystemExit and KeyboardInterrupt of a handler are its failure too
             failure = failures.describe(error, claim, task, run.args, run.kwargs)
             # Inside the except block: the framework's logger reads the exception from sys.exc_info(), secrets and all.
-            with redaction.logged_as(failure.traceback):
+            with redacted_calls.logged_as(failure.traceback):
                 run.finish(TaskResultStatus.FAILED)
             self.clean_up()
         else:
@@ -177,7 +177,7 @@ class Runner:
                 raise asyncio.CancelledError
         except BaseException as error:  # noqa: BLE001  as above; the event loop must not end either
             failure = was_ended() or failures.describe(error, claim, task, run.args, run.kwargs)
-            with redaction.logged_as(failure.traceback):
+            with redacted_calls.logged_as(failure.traceback):
                 await run.finish_coroutine(TaskResultStatus.FAILED, has_guests=has_guests)
         else:
             if self.is_heard:
@@ -283,7 +283,7 @@ class _Run(Attempt):
 
     def report(self) -> Report:
         if self._report is None:
-            redact = redaction.redactor(self.task, self.args, self.kwargs)
+            redact = redacted_calls.redactor(self.task, self.args, self.kwargs)
             self._report = Report(self.claim.id, self.claim.attempt, self.task.lowest_level(), redact)
             self.runner.reports.begin(self._report)
         return self._report

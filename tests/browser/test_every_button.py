@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 from playwright.sync_api import expect
 
-from dashboard.alerts import secrets
+from dashboard import secrets
 from dashboard.demo import control, director
 from dashboard.models import Installation, LabRun
 from orders.models import Account

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from dashboard import alerts
-from dashboard.alerts import secrets
+from dashboard import alerts, secrets
 from tests.dashboard.alerts.receiver import Receiver
 from tests.databases import QueueDatabase
 from tests.ledger import Effect, most_at_once, most_in_a_second

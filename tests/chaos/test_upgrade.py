@@ -118,7 +118,7 @@ def tell(what: str, watch: Watch, seconds: float) -> None:
 @pytest.mark.chaos
 def test_our_newest_migration_makes_nobody_wait(database):
     migrate(database)
-    migrate(database, "tasks", "0004")
+    migrate(database, "tasks", "0003")
     database.rows(FILL, ROWS)
     with Watch(database.url) as watch:
         wait_until(lambda: watch.enqueued > 20)

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tasks.compat import TaskContext, task
+from tasks.compat import TaskContext
+from tasks.framework.decorator import task
 
 
 @task

@@ -9,7 +9,8 @@ from asgiref.sync import async_to_sync
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
-from tasks.compat import TASKS_IN_DJANGO, InvalidTask, Task, task
+from tasks.compat import TASKS_IN_DJANGO, InvalidTask, Task
+from tasks.framework.decorator import task
 from tests.conformance import tasks
 
 nothing = tasks.nothing.func

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from django.db import transaction
 
-from tasks.compat import TaskContext, task
+from tasks.compat import TaskContext
+from tasks.framework.decorator import task
 from tasks.models import Queue
 
 

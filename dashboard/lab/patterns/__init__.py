@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dashboard.lab.patterns import queue
 from dashboard.lab.patterns.pattern import Catalogue, Pattern
-from tasks.apps import is_ours
+from tasks.support.installed import is_ours
 
 
 def built_in() -> Iterator[Pattern]:

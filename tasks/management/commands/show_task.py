@@ -14,12 +14,13 @@ from tasks.commands.selection import row_of
 from tasks.diagnosis import decide, gather
 from tasks.diagnosis.progress import Reported, checkpoint_of, latest_lines, progress_of
 from tasks.framework.context import MOST_LINES
+from tasks.framework.redacted_calls import redact_call
 from tasks.models import FINISHED, Attempt, AttemptLog, Progress, Task, TaskStatus, find_task
 from tasks.operations.archived import judge
 from tasks.support import tracing
 from tasks.support.durations import spoken
 from tasks.support.reading import one_line
-from tasks.support.redaction import redact, redact_call
+from tasks.support.redaction import redact
 
 HEADINGS = ("NO.", "OUTCOME", "ENDED", "RAN", "WORKER", "EXCEPTION")
 MOST_ATTEMPTS = 50

@@ -7,8 +7,8 @@ import time
 from django.db import connection, transaction
 from django.db.models import F
 
-from tasks.compat import task
 from tasks.framework.context import TaskContext
+from tasks.framework.decorator import task
 from tests.benchmarks.handlers.models import Counter, Entry
 from tests.benchmarks.peers import http_wait, wire
 

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from tasks.compat import task
+from tasks.framework.decorator import task
 from tests.benchmarks.peers import wire
 
 WORK_SECONDS = int(os.environ.get("JOB_WORK_MS", "1")) / 1000

@@ -10,7 +10,7 @@ django.setup()
 
 from django.db import connection  # noqa: E402
 
-from tasks.compat import task  # noqa: E402
+from tasks.framework.decorator import task  # noqa: E402
 from tasks.queue.claim import Claim  # noqa: E402
 from tasks.queue.reports import Reports  # noqa: E402
 from tasks.worker import connections  # noqa: E402

@@ -7,7 +7,8 @@ from decimal import Decimal
 from orders import accounts
 from orders.accounts import AccountError, Contended
 from orders.shipping import Mode, ship
-from tasks.compat import TaskContext, task
+from tasks.compat import TaskContext
+from tasks.framework.decorator import task
 from tasks.locking import lock
 from tests.chaos.effects.holdings import holding
 from tests.ledger import effect

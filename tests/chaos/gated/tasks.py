@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 import psycopg
 
-from tasks.compat import TaskContext, task
+from tasks.compat import TaskContext
+from tasks.framework.decorator import task
 from tests.ledger import URL_VARIABLE, effect
 
 APP = "tests.chaos.gated"

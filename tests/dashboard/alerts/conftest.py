@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dashboard.alerts import secrets
+from dashboard import secrets
 from tests.dashboard.alerts.receiver import PASSWORD, Receiver, receiving
 from tests.databases import QueueDatabase
 

@@ -3,8 +3,8 @@
 import pytest
 from django.db import IntegrityError
 
-from dashboard.alerts.secrets import AddressLocked
 from dashboard.models import AlertChannel, Incident
+from dashboard.secrets import AddressLocked
 
 ADDRESS = "https://hooks.example/T0/pa55"
 

@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 from django.db.utils import IntegrityError
 
-from dashboard.alerts import secrets
+from dashboard import secrets
 from dashboard.fleet import look
 from dashboard.models import Installation
 from dashboard.project import check_fleet

@@ -7,6 +7,7 @@ import signal
 import psutil
 import pytest
 
+from dashboard.lab import schema
 from dashboard.locks.history import SamplingThread
 from tests import commands
 from tests.dashboard.lab.live import SCHEMAS, fetched
@@ -26,7 +27,7 @@ def test_what_a_killed_runner_leaves_is_swept_by_the_web_server():
             os.kill(runner.pid, signal.SIGKILL)
     assert fetched(SCHEMAS) == [(1,)]
     assert children
-    thread = SamplingThread(every_seconds=0.05, ask_again_seconds=0.05)
+    thread = SamplingThread(schema.sweep, every_seconds=0.05, ask_again_seconds=0.05)
     thread.start()
     try:
         wait_until(lambda: fetched(SCHEMAS) == [(0,)], seconds=60)

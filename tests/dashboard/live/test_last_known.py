@@ -9,9 +9,9 @@ from django.db import connection
 from django.test import Client
 from django.urls import resolve, reverse
 
+from dashboard.layout import pages
 from dashboard.live import last_known
 from dashboard.locks.limits import limited
-from dashboard.site import pages
 from dashboard.task_pages import listing
 from dashboard.views import overview
 from tests.dashboard.locks.test_locked_tables import locked, started

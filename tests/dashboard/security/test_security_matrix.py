@@ -13,7 +13,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import resolve
 
-from dashboard.alerts import secrets
+from dashboard import secrets
 from dashboard.models import AlertChannel, DemoRow, Installation, SavedView
 from orders.models import Account, Order
 from tasks.models import Attempt, BulkRun, CommandRun, Intervention, RefusedWrite, Worker

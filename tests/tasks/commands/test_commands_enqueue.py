@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tasks.compat import task
+from tasks.framework.decorator import task
 from tasks.models import Intervention, Task
 from tests.commands import run
 from tests.tasks.handlers import add, by_account, echo

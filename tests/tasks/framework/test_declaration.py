@@ -2,10 +2,11 @@
 
 import pytest
 
-from tasks.compat import InvalidTask, task
+from tasks.compat import InvalidTask
 from tasks.exceptions import UnknownTask
 from tasks.framework import declaration
 from tasks.framework.declaration import PostgresTask
+from tasks.framework.decorator import task
 from tests.tasks import handlers
 
 

@@ -11,10 +11,11 @@ from tasks.checks import check_backend
 from tasks.compat import TaskResultStatus
 from tasks.exceptions import PayloadLocked
 from tasks.framework import payload
+from tasks.framework.redacted_calls import redact_call
 from tasks.models import Attempt, Schedule, Task
 from tasks.operations import schedules
 from tasks.support.audit import Who
-from tasks.support.redaction import redact, redact_call
+from tasks.support.redaction import ENVELOPE, is_sealed, redact
 from tests.commands import run
 from tests.tasks import handlers
 
@@ -46,7 +47,7 @@ def stored(task_id: object) -> str:
 
 def test_arguments_and_the_result_are_stored_encrypted_and_read_in_plain():
     task_id = handlers.echo.enqueue({"iban": SECRET}).id
-    assert payload.ENVELOPE in stored(task_id)
+    assert ENVELOPE in stored(task_id)
     assert SECRET not in stored(task_id)
     [result] = testing.run_due()
     assert (result.args, result.return_value) == ([{"iban": SECRET}], {"iban": SECRET})
@@ -109,8 +110,8 @@ def test_no_key_at_all_says_which_setting_is_missing(use_keys):
 def test_a_changed_token_is_refused():
     task_id = handlers.echo.enqueue(SECRET).id
     row = Task.objects.get(pk=task_id)
-    token = row.kwargs[payload.ENVELOPE]
-    row.kwargs = {payload.ENVELOPE: token[:40] + ("A" if token[40] != "A" else "B") + token[41:]}
+    token = row.kwargs[ENVELOPE]
+    row.kwargs = {ENVELOPE: token[:40] + ("A" if token[40] != "A" else "B") + token[41:]}
     row.save()
     with pytest.raises(PayloadLocked):
         handlers.echo.get_result(task_id)
@@ -145,7 +146,7 @@ def test_what_a_handler_tells_of_its_arguments_is_withheld():
 def test_the_arguments_of_a_schedule_are_encrypted_and_each_tick_reads_them(use_keys):
     schedules.add("nightly", handlers.echo.module_path, WHO, {"every": 60, "args": [SECRET]})
     row = Schedule.objects.get()
-    assert (row.args, payload.is_sealed(row.kwargs)) == ([], True)
+    assert (row.args, is_sealed(row.kwargs)) == ([], True)
     assert not schedules.edit("nightly", WHO, {"args": [SECRET]}), "the same arguments were written again"
     assert schedules.edit("nightly", WHO, {"priority": 3})
     use_keys(NEW, OLD)

@@ -3,8 +3,9 @@
 import pytest
 from django.db import connection
 
-from tasks.compat import InvalidTask, task
+from tasks.compat import InvalidTask
 from tasks.framework import declaration
+from tasks.framework.decorator import task
 from tasks.models import Schedule, Worker
 from tasks.operations import schedules
 from tasks.schedule.declared import GONE, synchronise

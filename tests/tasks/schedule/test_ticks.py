@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from tasks.compat import task
 from tasks.exceptions import StaleVersion
+from tasks.framework.decorator import task
 from tasks.schedule import ticks
 from tasks.schedule.declared import NEVER, Scheduler
 from tasks.support.database import fetch

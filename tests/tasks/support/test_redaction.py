@@ -5,6 +5,7 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tasks.framework import redacted_calls
 from tasks.support import reading, redaction
 from tasks.support.redaction import REDACTED
 from tests.tasks import handlers
@@ -29,7 +30,7 @@ def raised(error: BaseException) -> BaseException:
 
 
 def described(error: BaseException, *args: object, **kwargs: object) -> tuple[str, str]:
-    return redaction.describe_exception(raised(error), handlers.log_in, list(args), kwargs)
+    return redacted_calls.describe_exception(raised(error), handlers.log_in, list(args), kwargs)
 
 
 def test_values_under_secret_names_are_replaced_however_deep():
@@ -55,7 +56,7 @@ def test_the_names_come_from_the_setting(settings):
 
 def test_positional_secrets_are_known_by_the_signature():
     path = handlers.log_in.module_path
-    assert redaction.redact_call(path, ["anna", "hunter2", "t1", "t2"], {"note": {"token": 1}}) == (
+    assert redacted_calls.redact_call(path, ["anna", "hunter2", "t1", "t2"], {"note": {"token": 1}}) == (
         ["anna", REDACTED, REDACTED, REDACTED],
         {"note": {"token": REDACTED}},
     )
@@ -63,11 +64,11 @@ def test_positional_secrets_are_known_by_the_signature():
 
 def test_the_context_takes_no_part_in_the_positions():
     path = handlers.log_in_with_context.module_path
-    assert redaction.redact_call(path, ["hunter2", "more"], {}) == ([REDACTED, "more"], {})
+    assert redacted_calls.redact_call(path, ["hunter2", "more"], {}) == ([REDACTED, "more"], {})
 
 
 def test_arguments_of_an_unknown_function_are_all_shown_without_what_is_secret_by_its_key():
-    assert redaction.redact_call("not.known", [1, {"token": "x"}], {"password": "x"}) == (
+    assert redacted_calls.redact_call("not.known", [1, {"token": "x"}], {"password": "x"}) == (
         [1, {"token": REDACTED}],
         {"password": REDACTED},
     )

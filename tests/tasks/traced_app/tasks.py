@@ -5,7 +5,7 @@ import logging
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
-from tasks.compat import task
+from tasks.framework.decorator import task
 
 logger = logging.getLogger("shop")
 SEEN = "SELECT query FROM pg_stat_activity WHERE pid = pg_backend_pid()"

@@ -6,7 +6,8 @@ import time
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
-from tasks.compat import TaskContext, task
+from tasks.compat import TaskContext
+from tasks.framework.decorator import task
 from tasks.models import Queue, Task
 from tests.ledger import effect
 

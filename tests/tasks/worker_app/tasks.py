@@ -15,7 +15,8 @@ import time
 from django.db import connection, transaction
 from django.utils import timezone
 
-from tasks.compat import TaskContext, TaskResult, task, task_finished
+from tasks.compat import TaskContext, TaskResult, task_finished
+from tasks.framework.decorator import task
 from tasks.models import Queue, Task
 from tasks.queue import wakeup
 from tasks.support.durations import StatementTimestamp
