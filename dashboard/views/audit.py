@@ -60,7 +60,6 @@ RECENT = """
 SELECT array_agg(DISTINCT actor) AS actors, array_agg(DISTINCT split_part(action, ' ', 1)) AS verbs
 FROM (SELECT actor, action FROM tasks_intervention ORDER BY id DESC LIMIT 1000) AS latest
 """
-HIGHEST_ID = "SELECT max(id) AS id FROM tasks_intervention"
 
 
 @dataclass(frozen=True, kw_only=True)
