@@ -6,8 +6,8 @@ from django.core.management.base import SystemCheckError
 from django.db import connection, connections
 
 from tasks import checks, conf
-from tasks.apps import is_ours
 from tasks.compat import task_backends
+from tasks.support.installed import is_ours
 
 SAME = "postgres://user:secret@other-host:5432/{}"
 
