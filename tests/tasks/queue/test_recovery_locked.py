@@ -18,10 +18,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def sweeper():
-    """A session as supervisors have it: to wait for a lock is an error."""
+    """A session as supervisors have it: to wait for a lock is an error, for which the row is set aside."""
     with worker_sessions(1) as [conn]:
         conn.execute("SET lock_timeout = '300ms'")
         yield conn
+        assert conn.execute("SELECT target, error FROM tasks_recoveryfailure").fetchall() == []
 
 
 def look_again_later():
