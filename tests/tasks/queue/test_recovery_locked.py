@@ -7,7 +7,7 @@ from django.db import connection
 from django.utils import timezone
 
 from tasks.models import Task, Worker
-from tasks.queue import presence, recovery
+from tasks.queue import presence, recovery, set_aside
 from tests.races.crew import worker_sessions
 from tests.sessions import session
 from tests.tasks import rows
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def sweeper():
-    """A session as supervisors have it: to wait for a lock is an error, for which the row is set aside."""
+def sweeper(monkeypatch):
+    """A session as supervisors have it: to wait for a lock is an error. No second, careful try hides it."""
+    monkeypatch.setattr(set_aside, "attempt", lambda connection, work: work(set_aside.Writes(connection)))
     with worker_sessions(1) as [conn]:
         conn.execute("SET lock_timeout = '300ms'")
         yield conn
-        assert conn.execute("SELECT target, error FROM tasks_recoveryfailure").fetchall() == []
 
 
 def look_again_later():
