@@ -138,6 +138,20 @@ def test_what_another_holds_is_passed_over(bloated, session, claimer):
         assert taken.id == first + 2
 
 
+def test_what_is_scheduled_behind_it_is_not_due(session, claimer):
+    assert len(strategies.claim(session, claimer, 9)) == 9
+    session.execute("INSERT INTO tasks_task (task_path, run_after) VALUES ('a', now() + interval '1 hour')")
+    assert strategies.claim(session, claimer, 1) == []
+
+
+def test_no_more_than_asked_are_taken_of_several_priorities(session):
+    for priority in (5, 0):
+        session.execute(READY, [priority, 3])
+    ends = {("default", priority): ("-infinity", 0) for priority in (5, 0)}
+    taken = strategies.claim(session, Claimer("w1", shortcut=Shortcut(ends, math.inf)), 4)
+    assert [claim.priority for claim in taken] == [5, 5, 5, 0]
+
+
 def test_a_task_that_comes_in_between_waits_until_the_line_is_walked_again(session, claimer):
     session.execute(READY, [9, 1])
     [taken] = strategies.claim(session, claimer, 1)
