@@ -188,6 +188,13 @@ class TestQueues:
         end(taken[0])
         assert len(take()) == 1
 
+    def test_a_full_queue_takes_no_place_in_a_claim(self, take_one):
+        rows.many(3, queue_name="q", priority=9)
+        assert len(claim(2)) == 2
+        Queue.objects.create(name="q", max_running=2)
+        [other] = rows.many(1)
+        assert [claimed.id for claimed in take_one()] == [other]
+
     def test_a_claim_behind_the_last_task_takes_nothing_of_a_limited_queue(self):
         rows.many(2, queue_name="q")
         claimer = Claimer("w1", shortcut=Shortcut({("q", 0): ("-infinity", 0)}, math.inf))

@@ -44,7 +44,7 @@ def test_a_question_that_is_not_answered_ends_the_connection_and_not_the_patienc
             with pytest.raises(psycopg.OperationalError, match=r"silent for 0.5 s"):
                 ask_once_it_is_silent(prompt, way)
             assert prompt.closed
-            assert time.monotonic() - began >= 0.5
+            assert 0.5 <= time.monotonic() - began < 10
     connection.close()
 
 
