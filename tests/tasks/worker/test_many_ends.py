@@ -16,6 +16,7 @@ from tests.tasks.worker_app import tasks as handlers
 from tests.waiting import wait_until
 
 BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 REFUSED = "SELECT count(*) FROM tasks_refusedwrite WHERE task_id = %s"
 WITH_GATES = {"ROWLOCK_APPS": f"{HANDLERS_APP},{gated.APP}"}
 FIRST_GATE = 4712
@@ -217,6 +218,7 @@ def test_a_query_that_waits_holds_up_few_and_ends_with_its_task(database, ledger
         others_connection = type(database)(database.url)
         waiting = others_connection.enqueue(pooled.wait_for_lock, count=8)
         start_worker("--coroutines", 50)
+        wait_until(lambda: others_connection.value(WAITING) > 1)
         wait_until(lambda: ledger.count() == 8)
         for task_id in waiting:
             others_connection.wait_for(task_id, "FAILED", seconds=10)
