@@ -35,7 +35,7 @@ PAGES = [
             " or is_elsewhere", FLEET),
     Mutant("fleet: one look for all tabs", "dashboard.fleet.look.shared", 'snapshot.made("look", partial(look, rows))',
            "look(rows)", (FLEET, "-k", "every_tab")),
-    without("Django 6.0: a task's own options", "tasks.compat", ", **options}", *ON_DJANGO_6_0),
+    Mutant("Django 6.0: a task's own options", "tasks.compat", ", **options}", "}", ON_DJANGO_6_0),
     without("limits in the lab: none leaked, none exceeded", "dashboard.lab.measure.Result.is_clean",
             " or self.leaked_slots or self.over_the_limit", "tests/dashboard/lab/test_slots.py"),
     without("limits of a page: only those that are set or in use", "dashboard.limits.KEYS",

@@ -23,7 +23,7 @@ from tests.postgres import throw_away_server
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIRE = re.compile(r"^( +)(?:rights\.)?require\(request\.user, (.+)\)$", re.MULTILINE)
-FAILED = re.compile(r"^FAILED \S+?::(\S+)", re.MULTILINE)
+FAILED = re.compile(r"^(?:FAILED|ERROR) \S+?::(\S+)", re.MULTILINE)
 # A mutant that changes the tables needs a new database, and so does the next one.
 OF_THE_DATABASE = ("/migrations/", "version_trigger")
 SECONDS = 300
@@ -140,10 +140,11 @@ def outcome(copy: Path, arguments: list[str]) -> str:
         run = subprocess.run(argv, cwd=copy, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"hangs for {SECONDS} s"
+    assert run.returncode in (0, 1), f"no test could say anything: {run.stdout[-2000:]}{run.stderr[-2000:]}"
     if not run.returncode:
         return ""
     failed = FAILED.search(run.stdout)
-    return f"`{failed[1].partition('[')[0].rpartition('::')[2]}`" if failed else f"pytest ended with {run.returncode}"
+    return f"`{failed[1].partition('[')[0].rpartition('::')[2]}`" if failed else "pytest failed"
 
 
 if __name__ == "__main__":
