@@ -140,11 +140,11 @@ def outcome(copy: Path, arguments: list[str]) -> str:
         run = subprocess.run(argv, cwd=copy, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"hangs for {SECONDS} s"
-    assert run.returncode in (0, 1), f"no test could say anything: {run.stdout[-2000:]}{run.stderr[-2000:]}"
     if not run.returncode:
         return ""
     failed = FAILED.search(run.stdout)
-    return f"`{failed[1].partition('[')[0].rpartition('::')[2]}`" if failed else "pytest failed"
+    assert failed, f"no test could say anything: {run.stdout[-2000:]}{run.stderr[-2000:]}"
+    return f"`{failed[1].partition('[')[0].rpartition('::')[2]}`"
 
 
 if __name__ == "__main__":

@@ -49,7 +49,10 @@ def test_the_list_names_every_such_test_and_no_other():
 
 @pytest.mark.parametrize("mutant", [*MUTANTS, *WORKERS, *PAGES, *PROJECTS], ids=lambda mutant: mutant.guard)
 def test_each_guard_that_mutation_proof_takes_out_is_where_it_says(mutant):
-    assert source_of(mutant.where, ROOT).text.count(mutant.old) == 1
+    source = source_of(mutant.where, ROOT)
+    assert source.text.count(mutant.old) == 1
+    if source.file.suffix == ".py":
+        ast.parse(source.before + source.text.replace(mutant.old, mutant.new) + source.after)  # else no test can begin
     assert all((ROOT / test).exists() for test in mutant.tests if test.startswith("tests/"))
 
 
