@@ -103,5 +103,5 @@ def register_pages(site: AdminSite) -> None:
             site.register(model, ours)
 
 
-if hasattr(admin.site, "page_view"):
+if hasattr(admin.site, "page_view"):  # only our sites have it
     register_pages(admin.site)

@@ -340,7 +340,7 @@ class SamplingThread(threading.Thread):
             while not self.stopping.is_set():
                 sampler.sample()
                 if time.monotonic() >= sweep_at:
-                    for chore in (table_sizes.sample, *self.chores):
+                    for chore in (*self.chores, table_sizes.sample):
                         chore(connection)
                     sweep_at = time.monotonic() + CHORES_SECONDS
                 self.stopping.wait(self.every_seconds)
