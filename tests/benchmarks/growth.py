@@ -64,14 +64,10 @@ class Grown(Rowlock):
         self.url = databases.named(scene.server.url, f"bench_growth_{number}")
 
     def add(self, tasks: int) -> None:
-        """So many tasks that may run, behind what is there.
-
-        The checkpoint comes before them, as it nearly always does: the first change of a page after one writes the
-        page's image, and enqueueing pays for that. In a table that has grown, new rows fill gaps in thousands of pages.
-        """
-        self.execute("CHECKPOINT")
+        """So many tasks that may run, behind what is there."""
         self.execute(READY_ROWS, tasks)
         self.execute("VACUUM ANALYZE tasks_task" if self.is_vacuumed else "ANALYZE tasks_task")
+        self.execute("CHECKPOINT")
 
     def drain(self, tasks: int) -> float:
         """Tasks a second of one worker. Raises Unfit."""
