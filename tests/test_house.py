@@ -86,14 +86,19 @@ def imports_among(known: dict[str, Path], room: Callable[[str], str]) -> dict[st
     found: dict[str, set[str]] = {}
     for name, path in known.items():
         for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.ImportFrom) or node.level:
-                continue
-            for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                target = whole if whole in known else node.module
-                if target in known and room(target) != room(name):
+            for target in targets(node, known):
+                if room(target) != room(name):
                     found.setdefault(room(name), set()).add(room(target))
     return found
+
+
+def targets(node: ast.AST, known: dict[str, Path]) -> Iterator[str]:
+    """The modules of ours that a statement imports."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name in known)
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        wholes = (f"{node.module}.{alias.name}" for alias in node.names)
+        yield from (target for whole in wholes if (target := whole if whole in known else node.module) in known)
 
 
 def room_of(name: str) -> str:

@@ -21,7 +21,7 @@ from dashboard.layout import page
 from dashboard.live import snapshots
 from dashboard.task_pages import VIEW
 from dashboard.task_pages.enqueue import ENQUEUE
-from dashboard.task_pages.listing import at_of, here
+from dashboard.task_pages.listing import at_of
 from dashboard.task_pages.rows import call_of, times_of
 from dashboard.task_pages.tabs import tabs
 from dashboard.templatetags.rowlock import age
@@ -35,6 +35,7 @@ from tasks.operations import tokens
 from tasks.operations.archived import again
 from tasks.operations.filters import InvalidFilter, Params, given, parse_id, parse_moment, parse_status
 from tasks.operations.search import LIMIT_STATEMENT, PAGE, SEARCH_SECONDS
+from tasks.support import database
 from tasks.support.addresses import address
 from tasks.support.database import fetch, is_cancelled
 
@@ -180,7 +181,7 @@ def list_view(request: HttpRequest) -> HttpResponse:
         if not is_cancelled(error):
             raise
         fault = _("The search ran out of time. Name a task or a key, or a shorter time.")
-    now, shown = here()["now"], rows[:PAGE]
+    now, shown = database.now(connection), rows[:PAGE]
     last = Cursor(shown[-1].finished_at, shown[-1].pk) if len(rows) > PAGE else None
     context = {
         "fault": fault,

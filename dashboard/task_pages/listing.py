@@ -27,11 +27,11 @@ from tasks.models import TaskStatus
 from tasks.operations.filters import InvalidFilter, TaskFilter, parse_moment
 from tasks.operations.search import FIRST_PAGE, OLDEST_FIRST, Filter, Listing, PageCursor, find
 from tasks.panels import Snapshot
+from tasks.support import database
 from tasks.support.database import fetch
 
 EVERY_SECONDS = 3  # the list refreshes itself
 QUICK_SECONDS = 0.3  # a slower search does not refresh itself
-HERE = "SELECT statement_timestamp() AS now, session_user::text AS role"
 
 # A loose index scan over the claim's index, and two small tables.
 QUEUE_NAMES = """
@@ -171,12 +171,4 @@ def list_view(request: HttpRequest) -> HttpResponse:
 def at_of(text: str) -> datetime | None:
     """The time that an age or a time means, by the database's clock."""
     meant = parse_moment(text)
-    if isinstance(meant, timedelta):
-        now: datetime = here()["now"]
-        return now - meant
-    return meant
-
-
-def here() -> dict[str, Any]:
-    """The database's time, and the role of this session."""
-    return fetch(connection, HERE)[0]
+    return database.now(connection) - meant if isinstance(meant, timedelta) else meant

@@ -23,7 +23,7 @@ from django.views.decorators.http import require_safe
 
 from dashboard.layout import page
 from dashboard.live.fragment import SharedPart
-from dashboard.task_pages.listing import at_of, here, neighbours
+from dashboard.task_pages.listing import at_of, neighbours
 from dashboard.templatetags.rowlock import age, target_href, written
 from tasks.admin.rights import require
 from tasks.models import Intervention
@@ -60,6 +60,7 @@ RECENT = """
 SELECT array_agg(DISTINCT actor) AS actors, array_agg(DISTINCT split_part(action, ' ', 1)) AS verbs
 FROM (SELECT actor, action FROM tasks_intervention ORDER BY id DESC LIMIT 1000) AS latest
 """
+HERE = "SELECT statement_timestamp() AS now, session_user::text AS role"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +149,11 @@ def first_id(at: datetime, otherwise: int) -> int:
     """The lowest id that an entry of this time, or a later one, can have."""
     found = fetch(connection, SINCE_ID, {"since": at})
     return found[0]["id"] if found else otherwise
+
+
+def here() -> dict[str, Any]:
+    """The database's time, and the role of this session."""
+    return fetch(connection, HERE)[0]
 
 
 def paths(view: Callable[..., Any]) -> list[URLPattern]:

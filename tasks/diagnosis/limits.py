@@ -75,7 +75,7 @@ class LimitState:
 Limits = Mapping[tuple[str, str], LimitState]
 
 
-class Known(Protocol):
+class LimitFacts(Protocol):
     """The facts that the verdicts of limits need."""
 
     @property
@@ -93,7 +93,7 @@ def gather(ready: Iterable[Task]) -> Limits:
     return {(row["kind"], row["name"]): LimitState(**row) for row in rows}
 
 
-def full(task: Task, facts: Known) -> tuple[LimitState, int] | None:
+def full(task: Task, facts: LimitFacts) -> tuple[LimitState, int] | None:
     """The limit whose slots are all taken, and their number."""
     of_key = facts.limits.get(("key", task.concurrency_key or ""))
     if of_key is not None:
@@ -107,7 +107,7 @@ def full(task: Task, facts: Known) -> tuple[LimitState, int] | None:
     return None
 
 
-def spent(task: Task, facts: Known) -> tuple[LimitState, datetime] | None:
+def spent(task: Task, facts: LimitFacts) -> tuple[LimitState, datetime] | None:
     """The limit whose rate lets the task begin last, and when, if that is ahead."""
     ahead = [
         (limit.next_at, limit)
@@ -120,7 +120,7 @@ def spent(task: Task, facts: Known) -> tuple[LimitState, datetime] | None:
     return limit, next_at
 
 
-def rates(task: Task, facts: Known) -> Iterator[tuple[LimitState, str]]:
+def rates(task: Task, facts: LimitFacts) -> Iterator[tuple[LimitState, str]]:
     """The limits of this task that have a rate, each with it in short: `100/m`."""
     for kind, name in (("key", task.concurrency_key), ("key", task.rate_key), ("queue", task.queue_name)):
         limit = facts.limits.get((kind, name or ""))
@@ -130,13 +130,13 @@ def rates(task: Task, facts: Known) -> Iterator[tuple[LimitState, str]]:
             yield limit, durations.rate_text(task.rate, task.period_seconds)
 
 
-def paused(task: Task, facts: Known) -> LimitState | None:
+def paused(task: Task, facts: LimitFacts) -> LimitState | None:
     """The paused key of the task."""
     found = (facts.limits.get(("key", key or "")) for key in (task.concurrency_key, task.rate_key))
     return next((limit for limit in found if limit is not None and limit.paused), None)
 
 
-def waiting_for_slot(task: Task, facts: Known) -> Finding:
+def waiting_for_slot(task: Task, facts: LimitFacts) -> Finding:
     found = full(task, facts)
     assert found is not None
     limit, most = found
@@ -159,7 +159,7 @@ def waiting_for_slot(task: Task, facts: Known) -> Finding:
     return Finding(Verdict.WAITING_FOR_SLOT, text % values + number_waiting(limit), links)
 
 
-def waiting_for_rate(task: Task, facts: Known) -> Finding:
+def waiting_for_rate(task: Task, facts: LimitFacts) -> Finding:
     found = spent(task, facts)
     assert found is not None
     limit, next_at = found

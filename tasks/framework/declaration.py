@@ -71,7 +71,7 @@ def get(path: str) -> "PostgresTask":
 
 
 def handler(path: str) -> "PostgresTask":
-    """The task at this dotted path, whose module may import the caller; also one declared for another backend."""
+    """Import the task at this dotted path, for callers whose module the task's own module imports."""
     return PostgresTask.of(import_string(path))
 
 

@@ -60,7 +60,9 @@ def main(words: Sequence[str]) -> None:
     part = Part("public", "The public benchmark: others' harness, jobs of 1 ms", tables=tables)
     part.notes = [versions(given.harness), ESTIMATE, NO_JOBS]
     part.figures = {str(path.parent.relative_to(given.out)): json.loads(path.read_text()) for path in kept(given.out)}
-    surroundings = report.surroundings("PostgreSQL 18", f"python -m tests.benchmarks.public --seconds {given.seconds}")
+    surroundings = report.surroundings(
+        "PostgreSQL 18", f"python -m tests.benchmarks.public --seconds {given.seconds} --rounds {given.rounds}"
+    )
     print(report.section({**vars(part), "tables": [vars(found) for found in part.tables], **surroundings}))
     if given.report:
         report.keep(given.report, part, surroundings, KEPT)
