@@ -31,7 +31,7 @@ MOST_ATTEMPTS = 1000
 # Their storage parameters are set by tasks/migrations/0003_guards.py; an operator may have tuned the values.
 SCALE = "autovacuum_vacuum_scale_factor"
 TUNED = (
-    ("tasks_task", SCALE), ("tasks_task", "vacuum_index_cleanup"),
+    ("tasks_task", SCALE), ("tasks_task", "vacuum_index_cleanup"), ("tasks_task", "fillfactor"),
     ("tasks_attempt", "autovacuum_vacuum_insert_scale_factor"), ("tasks_progress", SCALE), ("tasks_throughput", SCALE),
     ("tasks_bucket", SCALE), ("tasks_worker", SCALE), ("tasks_schedule", SCALE),
 )  # fmt: skip
@@ -222,7 +222,7 @@ def check_migrations(*, databases: Sequence[str] | None = None, **kwargs: Any) -
 
 @register(Tags.database)
 def check_vacuum(*, databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
-    """Warn if VACUUM comes too rarely: each task leaves dead rows, behind which claims grow slow."""
+    """Warn if VACUUM comes too rarely, or tables lack our storage parameters: claims then grow slow."""
     if "default" not in (databases or ()):
         return []
     names, options = map(list, zip(*TUNED, strict=True))
@@ -231,8 +231,8 @@ def check_vacuum(*, databases: Sequence[str] | None = None, **kwargs: Any) -> li
     if tables and not tables[0]["runs"]:
         text, hint = "Autovacuum is off on this server.", "Set autovacuum = on and track_counts = on."
     elif untuned:
-        text = f"Autovacuum does not come as often as Rowlock needs to: {', '.join(untuned)}."
-        hint = "The parameters that a migration has set are gone, or autovacuum_enabled is off: set them again with "
+        text = f"Tables lack the storage parameters that keep claims fast: {', '.join(untuned)}."
+        hint = "They were set before a migration did it, are gone, or autovacuum_enabled is off: set them with "
         hint += "ALTER TABLE … SET (…), as tasks/migrations/0003_guards.py does."
     else:
         return []

@@ -187,6 +187,7 @@ MUTANTS = [
     Mutant("VACUUM: the index of the claim", OBJECTS,
            "limit = 2000, vacuum_index_cleanup = on)", "limit = 2000, vacuum_index_cleanup = auto)",
            ("tests/tasks/queue/test_vacuum.py",)),
+    without("storage: a claim changes one page", OBJECTS, "fillfactor = 90, ", "tests/tasks/queue/test_vacuum.py"),
     without("keys that rest: not where nothing else is due", "tasks.queue.claim.walk",
             "        claimer.keys_rest_until = 0.0  # nothing else is due\n", "tests/tasks/queue/test_claims_rest.py"),
     Mutant("a silent server is given up", "tasks.support.database.PromptConnection.wait",

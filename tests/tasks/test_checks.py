@@ -161,6 +161,7 @@ def test_no_query_unless_the_database_is_to_be_checked():
         "SET (autovacuum_enabled = 'OFF')",
         "RESET (autovacuum_vacuum_scale_factor)",
         "RESET (vacuum_index_cleanup)",
+        "RESET (fillfactor)",
     ],
 )
 def test_tables_that_autovacuum_would_reach_too_late(change):
