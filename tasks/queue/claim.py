@@ -34,6 +34,7 @@ STRIDES = 10  # of one claim; about 2 ms each when thousands of keys wait for th
 #   its retry. The holder need not be the earliest: an enqueuer may commit a lower id late. The holder is
 #   asked for so that only the index of running keys serves: by statistics of a quiet hour all indexes of running tasks
 #   look empty, and a join would read all of these for each key.
+# unkeyed: false where the line of tasks without a key is full of dead rows, so that only those with keys are claimed.
 # turn: the order of the queues. Queues that are not named come in random order.
 # stretch: the line of a queue and priority, cut at each head of a key in it. First come the tasks without a key before
 #   the head, then the head. So neither kind can starve the other.
@@ -49,7 +50,7 @@ CLAIM = """
 WITH RECURSIVE every_queue (name) AS (
     (SELECT queue_name FROM tasks_task AS task
      WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
-       AND %(queues)s::text[] IS NULL
+       AND %(queues)s::text[] IS NULL AND %(unkeyed)s::boolean
      ORDER BY task.queue_name LIMIT 1)
     UNION ALL
     SELECT (SELECT task.queue_name FROM tasks_task AS task
@@ -66,6 +67,7 @@ WITH RECURSIVE every_queue (name) AS (
     FROM (SELECT unnest(%(queues)s::text[]) UNION SELECT name FROM every_queue WHERE name IS NOT NULL) AS served (name)
     WHERE NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = served.name AND tasks_queue.paused)
       AND NOT EXISTS (SELECT FROM limited_queue WHERE limited_queue.name = served.name AND limited_queue.room = 0)
+      AND %(unkeyed)s::boolean
 ), pair AS (
     (SELECT queue.name AS queue_name, first.priority, first.run_after FROM queue, LATERAL (
         SELECT task.priority, task.run_after FROM tasks_task AS task
@@ -155,8 +157,8 @@ WITH RECURSIVE every_queue (name) AS (
 ), stretch AS MATERIALIZED (
     SELECT mark.queue_name, mark.priority, mark.head_id, mark.line_key, mark.run_after AS until, mark.id AS until_id,
         mark.line_key IS NOT NULL OR limited_queue.name IS NOT NULL AS is_limited,
-        least(%(limit)s::int, limited_queue.room, CASE WHEN limited_queue.name IS NOT NULL THEN %(at_once)s::int END)
-            AS most,
+        least(CASE WHEN %(unkeyed)s::boolean THEN %(limit)s::int ELSE 0 END, limited_queue.room,
+            CASE WHEN limited_queue.name IS NOT NULL THEN %(at_once)s::int END) AS most,
         least(%(limit)s::int, mark.room, %(at_once)s::int) AS most_of_line,
         lag(mark.run_after, 1, '-infinity') OVER line AS since, lag(mark.id, 1, 0::bigint) OVER line AS since_id
     FROM mark JOIN turn ON turn.queue_name = mark.queue_name
@@ -298,6 +300,7 @@ class Claimer:
     at_once: int = SLOTS  # tasks of one limit in a claim
     keys: int = KEYS_PER_STRIDE  # in a stride; 0 claims no keyed tasks
     keys_rest_until: float = 0.0
+    keyed_at: float = 0.0  # when tasks with keys or limits may next be claimed by themselves
     line_is_mixed_until: float = 0.0
     careful_until: float = 0.0
     lost_races: int = 0  # candidates that others took first
@@ -339,8 +342,8 @@ class Claimer:
         """Start the next claim at the front of the line, where released tasks stand."""
         self.ends, self.shortcut = {}, None
 
-    def params(self, limit: int) -> dict[str, Any]:
-        """The parameters of a claim from the front of the line."""
+    def params(self, limit: int, *, unkeyed: bool = True) -> dict[str, Any]:
+        """The parameters of a claim from the front of the line; not `unkeyed`: of tasks with keys or limits alone."""
         return {
             "worker_id": self.worker_id,
             "queues": self.queues,
@@ -350,27 +353,20 @@ class Claimer:
             "line_priority": self.line and self.line[2],
             "at_once": self.at_once,
             "keys": 0 if time.monotonic() < self.keys_rest_until else self.keys,
+            "unkeyed": unkeyed,
             "limit": limit,
             "durable": self.durable,
             "may_be_alone": True,
         }
 
 
-def claim_in_order(connection: Connection, claimer: Claimer, limit: int) -> tuple[list[Claim], bool]:
-    """Claim up to `limit` tasks from the front of the line, and skip rows that others hold.
-
-    Returns the claims, and True if everything due was in one queue and priority, or the head of one key.
-    """
-    rows = walk(connection, CLAIM, claimer, limit)
-    taken = claims_of(rows)
-    return taken, bool(taken) and rows[0][-5]
-
-
-def walk(connection: Connection, sql: str, claimer: Claimer, limit: int) -> list[tuple[Any, ...]]:
-    """Run a claim stride by stride over keys and lines until it finds a task or has seen all of them."""
+def walk(
+    connection: Connection, sql: str, claimer: Claimer, limit: int, *, unkeyed: bool = True
+) -> list[tuple[Any, ...]]:
+    """Claim up to `limit` tasks, stride by stride over keys and lines, until there are some or all have been seen."""
     claimer.look_at = math.inf
     for _ in range(STRIDES):
-        params = claimer.params(limit)
+        params = claimer.params(limit, unkeyed=unkeyed)
         with statement(connection), connection.cursor() as cursor:
             cursor.execute(sql, params)
             rows: list[tuple[Any, ...]] = cursor.fetchall()

@@ -27,7 +27,7 @@ READ_CANDIDATES = """
 WITH RECURSIVE every_queue (name) AS (
     (SELECT queue_name FROM tasks_task AS task
      WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
-       AND %(queues)s::text[] IS NULL
+       AND %(queues)s::text[] IS NULL AND %(unkeyed)s::boolean
      ORDER BY task.queue_name LIMIT 1)
     UNION ALL
     SELECT (SELECT task.queue_name FROM tasks_task AS task
@@ -44,6 +44,7 @@ WITH RECURSIVE every_queue (name) AS (
     FROM (SELECT unnest(%(queues)s::text[]) UNION SELECT name FROM every_queue WHERE name IS NOT NULL) AS served (name)
     WHERE NOT EXISTS (SELECT FROM tasks_queue WHERE tasks_queue.name = served.name AND tasks_queue.paused)
       AND NOT EXISTS (SELECT FROM limited_queue WHERE limited_queue.name = served.name AND limited_queue.room = 0)
+      AND %(unkeyed)s::boolean
 ), pair AS (
     (SELECT queue.name AS queue_name, first.priority, first.run_after FROM queue, LATERAL (
         SELECT task.priority, task.run_after FROM tasks_task AS task
@@ -133,8 +134,8 @@ WITH RECURSIVE every_queue (name) AS (
 ), stretch AS MATERIALIZED (
     SELECT mark.queue_name, mark.priority, mark.head_id, mark.line_key, mark.run_after AS until, mark.id AS until_id,
         mark.line_key IS NOT NULL OR limited_queue.name IS NOT NULL AS is_limited,
-        least(%(limit)s::int, limited_queue.room, CASE WHEN limited_queue.name IS NOT NULL THEN %(at_once)s::int END)
-            AS most,
+        least(CASE WHEN %(unkeyed)s::boolean THEN %(limit)s::int ELSE 0 END, limited_queue.room,
+            CASE WHEN limited_queue.name IS NOT NULL THEN %(at_once)s::int END) AS most,
         least(%(limit)s::int, mark.room, %(at_once)s::int) AS most_of_line,
         lag(mark.run_after, 1, '-infinity') OVER line AS since, lag(mark.id, 1, 0::bigint) OVER line AS since_id
     FROM mark JOIN turn ON turn.queue_name = mark.queue_name

@@ -2,11 +2,12 @@
 
 `python -m tests.chaos.aged` opens a transaction and leaves what RATE tasks a second would have left by then: each task
 was inserted, claimed, completed and deleted, by statements over many rows. At each step a supervisor with two workers
-then gets RATE tasks a second for a minute. Eight hours take a quarter of an hour and 40 GB. `--report DIR` keeps
-aged.json there.
+then gets RATE tasks a second for a minute, and twenty more that have ordering keys. Eight hours take a quarter of an
+hour and 40 GB. `--report DIR` keeps aged.json there.
 """
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import time
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -72,11 +74,12 @@ ORDER BY queue_name, priority DESC, run_after, id LIMIT 1
 """
 LATEST = "SELECT last_value FROM tasks_task_id_seq"
 # Those of the load; what the fillers left has lower ids.
+KEYS = 50
 ENDED = """
 SELECT count(*) AS sent, count(finished_at) AS ended,
     percentile_disc(0.5) WITHIN GROUP (ORDER BY started_at - created_at) AS p50,
     percentile_disc(0.99) WITHIN GROUP (ORDER BY started_at - created_at) AS p99
-FROM tasks_task WHERE id > %s
+FROM tasks_task WHERE id > %s AND (ordering_key IS NOT NULL) = %s
 """
 
 
@@ -92,8 +95,11 @@ class Figures:
     front_walk_s: float
     enqueued_a_second: float
     ended_a_second: float
-    pickup_p50_ms: float
-    pickup_p99_ms: float
+    pickup_p50_ms: float | None
+    pickup_p99_ms: float | None
+    keyed_ended_a_second: float
+    keyed_p50_ms: float | None
+    keyed_p99_ms: float | None
     recovery_s: float  # from kill -9 of a worker until its task runs elsewhere
 
 
@@ -120,12 +126,13 @@ def age(url: str, number: int) -> None:
 
 
 def load(url: str, over: threading.Event) -> None:
-    """RATE tasks a second until it is over."""
-    began, sent = time.monotonic(), 0
+    """RATE tasks a second until it is over, and one with a key at each tick."""
+    began, sent, keys = time.monotonic(), 0, itertools.cycle(range(KEYS))
     with closing(QueueDatabase(url)) as source:
         while not over.wait(TICK_SECONDS):
             wanted = int((time.monotonic() - began) * RATE) - sent
             source.enqueue(QUICK, count=wanted)
+            source.enqueue(QUICK, ordering_key=f"key-{next(keys)}")
             sent += wanted
 
 
@@ -143,15 +150,22 @@ def measure(database: QueueDatabase, hours: float, checkout: Path) -> Figures:
         time.sleep(WARM_UP_SECONDS)
         first = database.value(LATEST)
         time.sleep(SECONDS)  # the length of the measurement
-        [ended] = database.rows(ENDED, first)
+        [[ended], [keyed]] = (database.rows(ENDED, first, has_key) for has_key in (False, True))
         over.set()
         source.join()
         recovery = recover(database)
     database.rows("DELETE FROM tasks_task WHERE id > %s", before)
-    rates = ended.sent / SECONDS, ended.ended / SECONDS
-    pickup = [1000 * wait.total_seconds() for wait in (ended.p50, ended.p99)]
     sizes_mib = float(sizes.table_mib), float(sizes.indexes_mib)
-    return Figures(hours, checkout.name, sizes.dead_rows, *sizes_mib, walk, *rates, *pickup, recovery)
+    of_keys = keyed.ended / SECONDS, *milliseconds(keyed)
+    return Figures(
+        hours, checkout.name, sizes.dead_rows, *sizes_mib, walk,
+        ended.sent / SECONDS, ended.ended / SECONDS, *milliseconds(ended), *of_keys, recovery,
+    )  # fmt: skip
+
+
+def milliseconds(ended: Any) -> list[float | None]:
+    """The pickup of the tasks in a row of ENDED, at p50 and p99; None if none began."""
+    return [wait and 1000 * wait.total_seconds() for wait in (ended.p50, ended.p99)]
 
 
 def recover(database: QueueDatabase) -> float:

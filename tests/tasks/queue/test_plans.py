@@ -162,7 +162,7 @@ def test_a_claim_reads_no_running_tasks_but_those_of_its_keys(template_url, colu
         claimer, read = Claimer("w1"), [0]
         for _ in range(11):
             with connection.transaction():
-                assert len(claim.claim_in_order(connection, claimer, KEYS_PER_STRIDE)[0]) == KEYS_PER_STRIDE
+                assert len(claim.walk(connection, claim.CLAIM, claimer, KEYS_PER_STRIDE)) == KEYS_PER_STRIDE
                 read += connection.execute(READ_BY_INDEX).fetchone()
     assert max(after - before for before, after in itertools.pairwise(read)) <= 10 * KEYS_PER_STRIDE
 

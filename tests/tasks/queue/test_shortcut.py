@@ -16,6 +16,7 @@ from tests.tasks.plans import explain
 
 DEAD = 120_000
 READY = "INSERT INTO tasks_task (task_path, priority) SELECT 'a', %s FROM generate_series(1, %s)"
+KEYED = "INSERT INTO tasks_task (task_path, {0}) SELECT 'keyed', gen_random_uuid() FROM generate_series(1, 3)"
 DONE = """
 UPDATE tasks_task SET status = 'COMPLETED', finished_at = now() WHERE status = 'READY'
 """
@@ -184,6 +185,13 @@ def exhausted(session, monkeypatch, **options):
     return claimer
 
 
+def rested(session, monkeypatch):
+    """The same, after its keys have rested."""
+    claimer = exhausted(session, monkeypatch)
+    claimer.keyed_at = time.monotonic()
+    return claimer
+
+
 def is_over(claimer, *, may_walk=True):
     """The time of its shortcut is over, and that of all workers of its supervisor if one may walk again."""
     claimer.shortcut = replace(claimer.shortcut, until=time.monotonic())
@@ -248,18 +256,45 @@ def test_but_not_in_a_worker_that_ends_when_nothing_is_due(session, monkeypatch)
 
 
 @pytest.mark.usefixtures("long_walks")
-def test_nor_where_a_task_with_a_key_was_due(session, monkeypatch):
-    """Each walk takes one of them, so nothing may wait for the next walk."""
-    monkeypatch.setattr(shortcut, "SLOW_SECONDS", -1)
-    session.execute(
-        "INSERT INTO tasks_task (task_path, ordering_key) SELECT 'a', 'k' || n FROM generate_series(1, 3) n"
-    )
-    session.execute(READY, [9, 2])
-    claimer = Claimer("w1")
-    claimer.walks.next_at = time.monotonic()  # as after a walk that found nothing
-    priorities = [claim.priority for _ in range(5) for claim in strategies.claim(session, claimer, 1)]
-    assert priorities == [9, 9, 0, 0, 0]
-    assert claimer.walks.next_at == 0, "nor in any other worker of its supervisor"
+@pytest.mark.parametrize("column", ["ordering_key", "concurrency_key"])
+def test_tasks_with_keys_wait_for_no_walk(session, monkeypatch, column):
+    claimer = rested(session, monkeypatch)
+    monkeypatch.setattr(shortcut, "_claim_from_front", pytest.fail)
+    monkeypatch.setattr(shortcut, "KEYED_RESTS", 0)
+    session.execute(READY, [0, 2])
+    session.execute(KEYED.format(column))
+    taken = [claim.task_path for _ in range(5) for claim in strategies.claim(session, claimer, 1)]
+    assert taken == ["keyed"] * 3 + ["a"] * 2
+
+
+@pytest.mark.usefixtures("long_walks")
+def test_they_leave_most_of_the_time_to_others(session, monkeypatch):
+    claimer = rested(session, monkeypatch)
+    monkeypatch.setattr(shortcut, "KEYED_RESTS", 1_000_000)
+    session.execute(READY, [0, 3])
+    session.execute(KEYED.format("ordering_key"))
+    assert shortcut.send(session, claimer, 1) is None, "no claim is sent ahead of theirs"
+    taken = [claim.task_path for _ in range(3) for claim in strategies.claim(session, claimer, 1)]
+    assert taken == ["keyed", "a", "a"]
+    [after] = shortcut.send(session, claimer, 1)()
+    assert after.task_path == "a"
+
+
+@pytest.mark.usefixtures("long_walks")
+def test_where_none_is_due_they_rest(session, monkeypatch):
+    claimer = rested(session, monkeypatch)
+    monkeypatch.setattr(shortcut, "KEYED_RESTS", 0)
+    assert strategies.claim(session, claimer, 1) == []
+    assert shortcut.KEYED_REST_SECONDS / 2 < claimer.keyed_at - time.monotonic() <= shortcut.KEYED_REST_SECONDS
+
+
+def test_their_claim_reads_nothing_of_the_line(session, claimer):
+    by_the_line = explain(session, claim.CLAIM, claimer.params(3))
+    session.execute(KEYED.format("ordering_key"))
+    claimer.keys_rest_until = 0.0
+    by_keys = explain(session, claim.CLAIM, claimer.params(3, unkeyed=False))
+    assert by_keys.node["Actual Rows"] == 3
+    assert 5 * pages(by_keys) < pages(by_the_line)
 
 
 @pytest.mark.usefixtures("long_walks")
