@@ -136,6 +136,8 @@ MUTANTS = [
            "None if _may_claim_keyed(claimer) else _taken_from(claimer)", "_taken_from(claimer)", (SHORTCUTS,)),
     without("shortcut past dead rows: what has a key passes no line", "tasks.queue.claim.CLAIM",
             "\n      AND %(unkeyed)s::boolean", SHORTCUTS),
+    Mutant("shortcut past dead rows: nor what stands before it in the line", "tasks.queue.claim.CLAIM",
+           "CASE WHEN %(unkeyed)s::boolean THEN %(limit)s::int ELSE 0 END", "%(limit)s::int", (SHORTCUTS,)),
     without("claimed alone: the last attempt", "tasks.queue.claim.CLAIM", "attempt + 1 >= max_attempts OR ",
             CLAIMED_ALONE),
     without("claimed alone: the last attempt, plain line", "tasks.queue.shortcut.CLAIM_PLAIN",

@@ -50,7 +50,7 @@ CLAIM = """
 WITH RECURSIVE every_queue (name) AS (
     (SELECT queue_name FROM tasks_task AS task
      WHERE task.status = 'READY' AND task.ordering_key IS NULL AND task.concurrency_key IS NULL
-       AND %(queues)s::text[] IS NULL AND %(unkeyed)s::boolean
+       AND %(queues)s::text[] IS NULL
      ORDER BY task.queue_name LIMIT 1)
     UNION ALL
     SELECT (SELECT task.queue_name FROM tasks_task AS task

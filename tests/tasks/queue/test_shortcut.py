@@ -288,7 +288,9 @@ def test_where_none_is_due_they_rest(session, monkeypatch):
     assert shortcut.KEYED_REST_SECONDS / 2 < claimer.keyed_at - time.monotonic() <= shortcut.KEYED_REST_SECONDS
 
 
-def test_their_claim_reads_nothing_of_the_line(session, claimer):
+@pytest.mark.parametrize("queues", [None, ["default"]], ids=["all queues", "one queue"])
+def test_their_claim_reads_nothing_of_the_line(session, claimer, queues):
+    claimer.queues = queues
     by_the_line = explain(session, claim.CLAIM, claimer.params(3))
     session.execute(KEYED.format("ordering_key"))
     claimer.keys_rest_until = 0.0
