@@ -180,7 +180,7 @@ MUTANTS = [
            "claimer.walks.next_at, claimer.walks.empty_at = until, now - seconds", "pass", (SHORTCUTS,)),
     without("shortcut past dead rows: if nothing was due", "tasks.queue.shortcut._note_claim",
             " and not taken", SHORTCUTS),
-    without("shortcut past dead rows: a task with a key waits for no walk", "tasks.queue.shortcut._note_claim",
+    without("shortcut past dead rows: after a walk that found a task all walk", "tasks.queue.shortcut._note_claim",
             "    claimer.walks.next_at = 0.0\n", SHORTCUTS),
     Mutant("shortcut past dead rows: one tries the walk again", "tasks.queue.shortcut.claim_locked",
            "if claimer.walks.next_at:", "if False:", (SHORTCUTS,)),

@@ -328,6 +328,7 @@ def test_after_one_that_found_a_task_the_others_walk_too(session):
     session.execute(READY, [0, 2])
     session.execute("UPDATE tasks_task SET run_after = now() - interval '1 day' WHERE status = 'READY'")
     one = Claimer("w1")
+    one.walks.next_at = time.monotonic()  # as after a walk that found nothing
     other = Claimer("w2", walks=one.walks)
     assert [len(strategies.claim(session, claimer, 1)) for claimer in (one, other)] == [1, 1]
 
