@@ -2,8 +2,8 @@
 
 `python -m tests.chaos.aged` opens a transaction and leaves what RATE tasks a second would have left by then: each task
 was inserted, claimed, completed and deleted, by statements over many rows. At each step a supervisor with two workers
-then gets RATE tasks a second for a minute, and twenty more that have ordering keys. Eight hours take a quarter of an
-hour and 40 GB. `--report DIR` keeps aged.json there.
+then gets RATE tasks a second for a minute, and some ten more that have ordering keys. Eight hours take a quarter of
+an hour and 40 GB. `--report DIR` keeps aged.json there.
 """
 
 import argparse
@@ -97,6 +97,7 @@ class Figures:
     ended_a_second: float
     pickup_p50_ms: float | None
     pickup_p99_ms: float | None
+    keyed_enqueued_a_second: float
     keyed_ended_a_second: float
     keyed_p50_ms: float | None
     keyed_p99_ms: float | None
@@ -156,7 +157,7 @@ def measure(database: QueueDatabase, hours: float, checkout: Path) -> Figures:
         recovery = recover(database)
     database.rows("DELETE FROM tasks_task WHERE id > %s", before)
     sizes_mib = float(sizes.table_mib), float(sizes.indexes_mib)
-    of_keys = keyed.ended / SECONDS, *milliseconds(keyed)
+    of_keys = keyed.sent / SECONDS, keyed.ended / SECONDS, *milliseconds(keyed)
     return Figures(
         hours, checkout.name, sizes.dead_rows, *sizes_mib, walk,
         ended.sent / SECONDS, ended.ended / SECONDS, *milliseconds(ended), *of_keys, recovery,
