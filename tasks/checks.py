@@ -232,7 +232,7 @@ def check_vacuum(*, databases: Sequence[str] | None = None, **kwargs: Any) -> li
         text, hint = "Autovacuum is off on this server.", "Set autovacuum = on and track_counts = on."
     elif untuned:
         text = f"Tables lack the storage parameters that keep claims fast: {', '.join(untuned)}."
-        hint = "They were set before a migration did it, are gone, or autovacuum_enabled is off: set them with "
+        hint = "The migration ran before it set them, they are gone, or autovacuum_enabled is off: set them with "
         hint += "ALTER TABLE … SET (…), as tasks/migrations/0003_guards.py does."
     else:
         return []

@@ -37,6 +37,7 @@ SECONDS, PATIENCE_SECONDS = 60.0, 300
 WARM_UP_SECONDS = 20.0  # the first claims of a new worker pass all dead rows; after hours it takes seconds
 WORK = "tests.tasks.worker_app.tasks.work"
 CHUNK, FILLERS = 100_000, 2
+KEYS = 50
 # due: when the last of them was due, in seconds before now.
 INSERT = """
 WITH inserted AS (
@@ -74,7 +75,6 @@ ORDER BY queue_name, priority DESC, run_after, id LIMIT 1
 """
 LATEST = "SELECT last_value FROM tasks_task_id_seq"
 # Those of the load; what the fillers left has lower ids.
-KEYS = 50
 ENDED = """
 SELECT count(*) AS sent, count(finished_at) AS ended,
     percentile_disc(0.5) WITHIN GROUP (ORDER BY started_at - created_at) AS p50,
