@@ -6,6 +6,7 @@ word, so that tests/test_faults.py fails when a guard moves to another object or
 
 from dataclasses import dataclass
 
+KEYS_ALONE = "tests/tasks/queue/test_shortcut_keys.py"
 SHORTCUTS, PLAIN_LINES = "tests/tasks/queue/test_shortcut.py", "tests/tasks/queue/test_plain_line.py"
 CLAIMED_ALONE, NARROW_LINES = "tests/tasks/queue/test_claims_alone.py", "tests/tasks/queue/test_narrow_line.py"
 LOCKED_CLAIMS, LOCKED_SWEEPS = "tests/tasks/queue/test_claims_locked.py", "tests/tasks/queue/test_recovery_locked.py"
@@ -129,15 +130,15 @@ MUTANTS = [
     without("shortcut past dead rows: who ends when nothing is due does not wait", "tasks.queue.shortcut._note_claim",
             " and not claimer.is_burst", SHORTCUTS),
     Mutant("shortcut past dead rows: no wait for what has a key", "tasks.queue.shortcut.claim_locked",
-           "if _may_claim_keyed(claimer) and", "if False and", (SHORTCUTS,)),
+           "if _may_claim_keyed(claimer) and", "if False and", (KEYS_ALONE,)),
     without("shortcut past dead rows: what has a key leaves time to others", "tasks.queue.shortcut._may_claim_keyed",
-            " and time.monotonic() >= claimer.keyed_at", SHORTCUTS),
+            " and time.monotonic() >= claimer.keyed_at", KEYS_ALONE),
     Mutant("shortcut past dead rows: nothing is sent ahead of what has a key", "tasks.queue.shortcut.send",
-           "None if _may_claim_keyed(claimer) else _taken_from(claimer)", "_taken_from(claimer)", (SHORTCUTS,)),
+           "None if _may_claim_keyed(claimer) else _taken_from(claimer)", "_taken_from(claimer)", (KEYS_ALONE,)),
     without("shortcut past dead rows: what has a key passes no line", "tasks.queue.claim.CLAIM",
-            "\n      AND %(unkeyed)s::boolean", SHORTCUTS),
+            "\n      AND %(unkeyed)s::boolean", KEYS_ALONE),
     Mutant("shortcut past dead rows: nor what stands before it in the line", "tasks.queue.claim.CLAIM",
-           "CASE WHEN %(unkeyed)s::boolean THEN %(limit)s::int ELSE 0 END", "%(limit)s::int", (SHORTCUTS,)),
+           "CASE WHEN %(unkeyed)s::boolean THEN %(limit)s::int ELSE 0 END", "%(limit)s::int", (KEYS_ALONE,)),
     without("claimed alone: the last attempt", "tasks.queue.claim.CLAIM", "attempt + 1 >= max_attempts OR ",
             CLAIMED_ALONE),
     without("claimed alone: the last attempt, plain line", "tasks.queue.shortcut.CLAIM_PLAIN",

@@ -16,7 +16,6 @@ from tests.tasks.plans import explain
 
 DEAD = 120_000
 READY = "INSERT INTO tasks_task (task_path, priority) SELECT 'a', %s FROM generate_series(1, %s)"
-KEYED = "INSERT INTO tasks_task (task_path, {0}) SELECT 'keyed', gen_random_uuid() FROM generate_series(1, 3)"
 DONE = """
 UPDATE tasks_task SET status = 'COMPLETED', finished_at = now() WHERE status = 'READY'
 """
@@ -185,13 +184,6 @@ def exhausted(session, monkeypatch, **options):
     return claimer
 
 
-def rested(session, monkeypatch):
-    """The same, after its keys have rested."""
-    claimer = exhausted(session, monkeypatch)
-    claimer.keyed_at = time.monotonic()
-    return claimer
-
-
 def is_over(claimer, *, may_walk=True):
     """The time of its shortcut is over, and that of all workers of its supervisor if one may walk again."""
     claimer.shortcut = replace(claimer.shortcut, until=time.monotonic())
@@ -253,52 +245,6 @@ def test_but_not_in_a_worker_that_ends_when_nothing_is_due(session, monkeypatch)
     assert taken.priority == 9
     assert strategies.claim(session, claimer, 1) == []
     assert claimer.has_been_round
-
-
-@pytest.mark.usefixtures("long_walks")
-@pytest.mark.parametrize("column", ["ordering_key", "concurrency_key"])
-def test_tasks_with_keys_wait_for_no_walk(session, monkeypatch, column):
-    claimer = rested(session, monkeypatch)
-    monkeypatch.setattr(shortcut, "_claim_from_front", pytest.fail)
-    monkeypatch.setattr(shortcut, "KEYED_RESTS", 0)
-    session.execute(READY, [0, 2])
-    session.execute(KEYED.format(column))
-    taken = [claim.task_path for _ in range(5) for claim in strategies.claim(session, claimer, 1)]
-    assert taken == ["keyed"] * 3 + ["a"] * 2
-
-
-@pytest.mark.usefixtures("long_walks")
-def test_they_leave_most_of_the_time_to_others(session, monkeypatch):
-    claimer = rested(session, monkeypatch)
-    monkeypatch.setattr(shortcut, "KEYED_RESTS", 1_000_000)
-    session.execute(READY, [0, 3])
-    session.execute(KEYED.format("ordering_key"))
-    assert shortcut.send(session, claimer, 1) is None, "no claim is sent ahead of theirs"
-    taken = [claim.task_path for _ in range(3) for claim in strategies.claim(session, claimer, 1)]
-    assert taken == ["keyed", "a", "a"]
-    assert claimer.keyed_at - time.monotonic() <= shortcut.MOST_SECONDS
-    [after] = shortcut.send(session, claimer, 1)()
-    assert after.task_path == "a"
-
-
-@pytest.mark.usefixtures("long_walks")
-def test_where_none_is_due_they_rest(session, monkeypatch):
-    claimer = rested(session, monkeypatch)
-    monkeypatch.setattr(shortcut, "KEYED_RESTS", 0)
-    began = time.monotonic()
-    assert strategies.claim(session, claimer, 1) == []
-    assert claimer.keyed_at >= began + shortcut.KEYED_REST_SECONDS
-
-
-@pytest.mark.parametrize("queues", [None, ["default"]], ids=["all queues", "one queue"])
-def test_their_claim_reads_nothing_of_the_line(session, claimer, queues):
-    claimer.queues = queues
-    by_the_line = explain(session, claim.CLAIM, claimer.params(3))
-    session.execute(KEYED.format("ordering_key"))
-    claimer.keys_rest_until = 0.0
-    by_keys = explain(session, claim.CLAIM, claimer.params(3, unkeyed=False), mode=None)
-    assert by_keys.node["Actual Rows"] == 3
-    assert 5 * pages(by_keys) < pages(by_the_line)
 
 
 @pytest.mark.usefixtures("long_walks")
