@@ -135,6 +135,8 @@ class Drill:
         self.strikes.append(Strike(self.ledger.now(), victim, frozenset(doomed)))
         if victim == "child":
             os.kill(doomed[0], signal.SIGKILL)
+            # Else a freeze that follows at once may choose the dying one, whom nobody convicts: it has crashed.
+            wait_until(lambda: doomed[0] not in worker.children(), every=0.002)
             worker.send(signal.SIGCONT)
             return
         if victim == "group":
