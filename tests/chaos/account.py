@@ -6,7 +6,7 @@ and then only if it was still running or had ended so shortly before that no flu
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
@@ -20,6 +20,11 @@ STATUSES = "SELECT status, count(*) FROM tasks_task WHERE queue_name = 'default'
 OUTCOMES = """
 SELECT CASE WHEN exception_class = 'tasks.exceptions.Busy' THEN 'busy' ELSE outcome END, count(*)
 FROM tasks_attempt JOIN tasks_task AS task ON task.id = task_id WHERE task.queue_name = 'default' GROUP BY 1
+"""
+BUSY = """
+SELECT attempt.task_id, attempt.number, worker.pid
+FROM tasks_attempt AS attempt JOIN tasks_worker AS worker ON worker.id = attempt.worker_id
+WHERE attempt.exception_class = 'tasks.exceptions.Busy'
 """
 STALE_SECONDS = 1.0  # how long after an outage a worker may need until it writes again
 # A completion waits 50 ms at most until the child looks, which it does every 50 ms; the rest is for a busy machine.
@@ -72,7 +77,8 @@ class Account:
     def summary(self) -> Summary:
         drill, rows = self.drill, self.drill.database.rows
         effects = drill.ledger.effects()
-        repeated = list(self.repeated(effects))
+        busy = {(row.task_id, row.number, row.pid) for row in rows(BUSY)}
+        repeated = list(self.repeated(effects, busy))
         forbidden = [effect.task_id for effect in repeated if self.struck_at(effect.pid) is None]
         late = [effect.task_id for effect in repeated if self.struck_at(effect.pid) and not self.is_excused(effect)]
         ages = [age for effect in repeated if (age := self.age_at_strike(effect)) is not None]
@@ -116,11 +122,13 @@ class Account:
         return [row.id for row in rows if row.status != "COMPLETED" or row.id not in done]
 
     @staticmethod
-    def repeated(effects: list[Effect]) -> Iterator[Effect]:
-        """Every effect of a task but its last."""
+    def repeated(effects: list[Effect], busy: Collection[tuple[int, int, int]] = ()) -> Iterator[Effect]:
+        """Every effect of a task but its last, and but those whose attempt was written as `busy`."""
         by_task = sorted(effects, key=lambda effect: (effect.task_id, effect.number))
         for _, runs in groupby(by_task, key=lambda effect: effect.task_id):
-            yield from list(runs)[:-1]
+            for effect in list(runs)[:-1]:
+                if (effect.task_id, effect.attempt, effect.pid) not in busy:
+                    yield effect
 
     def age_at_strike(self, effect: Effect) -> float | None:
         """Seconds from its end to its worker's strike: 0 when it was still running, None when nobody was struck."""

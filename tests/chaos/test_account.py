@@ -53,6 +53,13 @@ def test_only_what_a_strike_kept_from_being_written_may_be_repeated(first, is_ex
     assert account.is_excused(repeated) is is_excused
 
 
+def test_an_attempt_that_found_a_row_locked_is_written_and_no_repetition():
+    first, others = effect(1, 1, 2, UNTOUCHED), [effect(1, 3, None, STRUCK), effect(1, 20, 21, UNTOUCHED)]
+    account = Account(Past())
+    assert list(account.repeated([first, *others], {(1, 1, UNTOUCHED)})) == others[:1]
+    assert list(account.repeated([first, *others], {(2, 1, UNTOUCHED), (1, 2, UNTOUCHED)})) == [first, others[0]]
+
+
 def test_an_outage_between_an_end_and_the_strike_excuses_too():
     account = Account(Past(outages=[Outage(at(5), at(7))]))
     assert account.is_excused(effect(1, 4, 6, STRUCK))
