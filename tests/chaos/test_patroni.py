@@ -10,6 +10,8 @@ import os
 import random
 import signal
 import statistics
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -47,6 +49,8 @@ PACE = 0.4  # most tasks last a millisecond, one in a hundred 0.2 s
 
 ORDERED = "SELECT id FROM tasks_task WHERE queue_name = 'default'"  # without those that send alerts
 UNFINISHED = "SELECT count(*) FROM tasks_task WHERE status IN ('READY', 'PROCESSING')"
+TIMES = "SELECT id, created_at FROM tasks_task WHERE id = ANY(%s)"
+SENDERS = "SELECT pid FROM pg_stat_replication"
 # What was claimed of the former primary has long begun; all servers of this machine have one clock.
 AT_WORK = "SELECT pid, min(began) FROM effect WHERE number > %s AND began > %s GROUP BY pid"
 
@@ -118,6 +122,7 @@ class Customer(threading.Thread):
         self.duties = duties
         self.number = 0
         self.acknowledged: list[int] = []
+        self.list: list[str] = []  # the same for `check_tasks`, with their times
         self.unanswered = 0  # they may be there or not
         self.is_over = threading.Event()
 
@@ -126,7 +131,9 @@ class Customer(threading.Thread):
             try:
                 with self.database.connection.transaction():
                     ids = self.enqueue()
+                    lines = [f"{row.id} {row.created_at.isoformat()}" for row in self.database.rows(TIMES, ids)]
                 self.acknowledged += ids
+                self.list += lines
             except psycopg.Error:
                 self.unanswered += AT_ONCE
                 self.database.close()
@@ -197,14 +204,21 @@ class Drill:
 
     @contextlib.contextmanager
     def kill(self, primary: Node) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            if not self.patroni.is_synchronous:  # then its standbys are behind
-                for node in self.patroni.others(primary):
-                    stack.enter_context(node.host.cut_off())
-                self.customer.wait_for_more(UNSEEN)
-            primary.kill()
+        if not self.patroni.is_synchronous:
+            self.let_standbys_fall_behind(primary)
+        primary.kill()
         yield
         primary.start()
+
+    def let_standbys_fall_behind(self, primary: Node) -> None:
+        """Until UNSEEN more tasks are acknowledged of which no standby hears.
+
+        To cut the standbys off is not enough: once they are back, the kernel sends what the killed senders had written.
+        """
+        with psycopg.connect(f"{primary.conninfo} dbname=postgres") as connection:
+            for (pid,) in connection.execute(SENDERS).fetchall():
+                os.kill(pid, signal.SIGSTOP)
+        self.customer.wait_for_more(UNSEEN)
 
     @contextlib.contextmanager
     def switchover(self, primary: Node) -> Iterator[None]:
@@ -269,10 +283,13 @@ def test_failovers_by_patroni(site, database, ledger, workers, duties):
     ticks = {row.task_id for row in database.rows(TICKS)}
     done = {effect.task_id for effect in ledger.effects() if effect.ended}
     lost = len(customer.acknowledged) - len(completed & set(customer.acknowledged))
-    figures = {**figures_of(drill, lost, seed), "outside": duties.account(ledger.effects(), never) if is_safe else {}}
+    missing = found_missing(database, customer.list)
+    figures = {**figures_of(drill, lost, seed), "found_by_check_tasks": missing}
+    figures |= {"outside": duties.account(ledger.effects(), never) if is_safe else {}}
     note(site.mode, figures)
     assert max(failover.again for failover in drill.failovers) < AGAIN_SECONDS
     assert completed <= done, "a task is COMPLETED that never ran"
+    assert missing == lost
     assert database.rows("SELECT * FROM tasks_worker WHERE stop_reason = 'convicted'") == []
     assert {name: number for name, number in figures["outside"].items() if number and name.endswith(WRONGS)} == {}
     if is_safe:
@@ -282,6 +299,16 @@ def test_failovers_by_patroni(site, database, ledger, workers, duties):
     else:
         assert lost, "the standbys had everything: this test could not fail"
     assert {worker.stop() for worker in workers} == {0}
+
+
+def found_missing(database: QueueDatabase, lines: list[str]) -> int:
+    """How many of these tasks `check_tasks` does not find."""
+    environment = {**os.environ, "DATABASE_URL": database.url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    command = [sys.executable, "manage.py", "check_tasks", "--enqueued", "-", "--json"]
+    ended = subprocess.run(
+        command, cwd=databases.ROOT, env=environment, input="\n".join(lines), stdout=subprocess.PIPE, text=True
+    )
+    return len(json.loads(ended.stdout)["missing"])
 
 
 def never(pid: int) -> None:

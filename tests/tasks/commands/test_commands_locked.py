@@ -15,6 +15,7 @@ LINES = [
     "add_schedule a orders.tasks.send_shipped_emails --every 1m",
     "cancel_tasks 1",
     "check_accounts",
+    "check_tasks",
     "configure_queue a --recovery ask",
     "delete_schedule a",
     "edit_schedule a --missed all",
