@@ -98,6 +98,7 @@ def run(
         shutil.copytree(made, folder, dirs_exist_ok=True)
         shutil.rmtree(made)
     kept = {"status": done.returncode, "seconds": given.seconds, "load": round(os.getloadavg()[1], 1)}
+    kept["revision"] = report.revision()
     says = cell.says(summary(folder))
     if given.rounds > 1:
         kept["rounds"] = [*before, "lost" if done.returncode else says]
@@ -144,11 +145,17 @@ def shown(folder: Path) -> str:
 def table(out: Path) -> Table:
     present = [name for name in SYSTEMS if any(path.parent.name == name for path in kept(out))]
     rows = [
-        [cell.title, *(shown(out / name / system) for system in present)]
+        [titled(cell, out / name / "rowlock"), *(shown(out / name / system) for system in present)]
         for name, cell in CELLS.items()
         if (out / name).exists()
     ]
     return Table("Cells", ["", *(SYSTEMS[name] for name in present)], rows)
+
+
+def titled(cell: Cell, folder: Path) -> str:
+    """The cell's title, with the commit of Rowlock that ran it if that is not this one."""
+    revision = told(folder).get("revision", now := report.revision())
+    return cell.title if revision == now else f"{cell.title} ({revision})"
 
 
 def rounds(out: Path) -> list[Table]:
