@@ -81,16 +81,19 @@ class _Statement:
     """The statement read so far. After `SET name TO` and `SET name =` a bare word is a literal."""
 
     def __init__(self) -> None:
-        self.words: list[str] = []
+        self.verb = ""
+        self.has_set = False
         self.is_value = False
 
     def shown(self, kind: str, text: str) -> str:
+        word = text.lower()
         if text == ";":
-            self.words, self.is_value = [], False
+            self.verb, self.has_set, self.is_value = "", False, False
         elif self.is_value and kind != "other":
             return HIDDEN_LITERAL
         elif kind == "word":
-            self.words.append(text.lower())
-        if text.lower() in ("=", "to") and "set" in self.words and self.words[0] in SETTERS:
+            self.verb = self.verb or word
+            self.has_set = self.has_set or word == "set"
+        if word in ("=", "to") and self.has_set and self.verb in SETTERS:
             self.is_value = True
         return text
