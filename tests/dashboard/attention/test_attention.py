@@ -274,7 +274,7 @@ class TestSessions:
             [line] = lines().values()
             waiter.cancel_safe()
             thread.join(10)
-        assert re.match(r"1 session blocked for [\d.]+ ms by pid ", line.text)
+        assert re.match(r"1 session blocked for [\d.]+ m?s by pid ", line.text)
         assert f"pid {pids[0]} (psql, idle in transaction)" in line.text
         assert (line.severity, line.size) == (Severity.LOSING, 1)
         assert line.step.url == f"/admin/ops/locks/#node-{pids[0]}"
