@@ -50,10 +50,13 @@ class Command(OperatorCommand):
         for task in missing:
             at = f", enqueued at {timezone.localtime(task.at).isoformat()}," if task.at else ""
             problems.append(f"Task {task.id}{at} is missing: lost, or pruned.")
-        failure = (
-            f"The database does not know {counted(len(claims), 'claim')} and {counted(len(missing))}. Tasks whose row "
-            "is there run again by themselves; enqueue the others again."
-        )
+        failures = []
+        if claims:
+            failures.append(
+                f"Commits were lost, with {counted(len(claims), 'claim')}. Tasks that have a row run again."
+            )
+        if missing:
+            failures.append(f"Of the list {counted(len(missing))} cannot be found: enqueue again what was not pruned.")
         return Report(
             data={
                 "claims": [{**claim, "at": claim["at"].isoformat()} for claim in claims],
@@ -62,7 +65,7 @@ class Command(OperatorCommand):
             },
             text="\n".join(texts),
             problems=problems,
-            failure=failure if problems else "",
+            failure=" ".join(failures),
             exit_status=UNHEALTHY,
         )
 
@@ -89,7 +92,7 @@ def opened(path: str) -> Iterator[Iterable[str]]:
         with open(path, encoding="utf-8") as file:
             yield file
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{path!a} cannot be read: {error}") from error
+        raise CommandError(f"{path!a} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
 def read(lines: Iterable[str]) -> Iterator[Enqueued]:

@@ -54,7 +54,7 @@ class TestClaims:
         claim = {"id": 1, "worker": "w", "at": found.at.isoformat(), "held": 4, "found": 2}
         assert outcome.data["claims"] == [claim]
         assert "Task 1: worker w held version 4, but its row had version 2." in outcome.stderr
-        assert "does not know 1 claim and 0 tasks" in outcome.stderr
+        assert outcome.stderr.endswith("Commits were lost, with 1 claim. Tasks that have a row run again.\n")
 
     def test_a_row_that_was_gone_too(self):
         refused(1, held=2, found=None)
@@ -94,6 +94,7 @@ class TestEnqueued:
             {"id": new.pk + 1, "enqueued_at": None},
         ]
         assert f"Task {new.pk + 1} is missing: lost, or pruned." in outcome.stderr
+        assert "Of the list 3 tasks cannot be found: enqueue again what was not pruned." in outcome.stderr
 
     def test_a_list_of_many_chunks_is_read_to_its_end(self, monkeypatch, tmp_path):
         monkeypatch.setattr(check_tasks, "CHUNK", 2)
