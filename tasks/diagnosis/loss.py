@@ -1,7 +1,7 @@
-"""What a database has forgotten, as after a failover to a standby that lacked the last commits.
+"""Find what the database has lost, as in a failover to a standby that lacked the last commits.
 
-It cannot know that by itself. Two witnesses are outside: a worker that held a claim which is in no row, and an enqueuer
-that kept the ids of its tasks.
+The database cannot know it by itself. There are two witnesses: workers that held claims which no row has, and enqueuers
+that kept the ids of their tasks.
 """
 
 from collections.abc import Sequence
@@ -44,15 +44,15 @@ class Enqueued:
 
 
 def forgotten(connection: Connection, since: timedelta | None = None) -> list[dict[str, Any]]:
-    """Claims that a worker held and the database did not know when the worker reported.
+    """Return the claims that a worker held and no row had when it reported.
 
-    Each with `id` of the task, `worker`, `at`, the version that was `held`, and the one that was `found`, or None.
+    Each has `id` of the task, `worker`, `at`, the version that was `held`, and the one that was `found`, or None.
     `since`: only what was refused within this time.
     """
     return fetch(connection, FORGOTTEN, {"since": since})
 
 
 def missing(connection: Connection, tasks: Sequence[Enqueued]) -> list[Enqueued]:
-    """Those that are neither in the queue nor in the archive: lost, or pruned. Ask for some thousands at once."""
+    """Return the tasks that are neither in the queue nor in the archive. Ask for some thousands at once."""
     params = {"ids": [task.id for task in tasks], "times": [task.at for task in tasks]}
     return [Enqueued(row["id"], row["at"]) for row in fetch(connection, MISSING, params)]

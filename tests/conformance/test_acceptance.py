@@ -1,7 +1,7 @@
-"""What the acceptance tests of Procrastinate ask of a queue, asked of ours: real workers, commands in place of calls.
+"""The scenarios of Procrastinate's acceptance tests, with our workers, and with commands in place of their calls.
 
-Theirs also delete a job as they cancel it. Here its row stays until it is pruned, so that question does not apply. The
-other questions are asked elsewhere, under kills and with many workers: one task of a key at a time and stalled workers
+Theirs can delete a job as they cancel it; here its row stays until it is pruned. Other scenarios have tests elsewhere,
+under kills and with many workers: one task of a key at a time and stalled workers
 (`tests.races`), one task of each tick (`tests.tasks.schedule.test_many_schedulers`), a cancelled task that fails,
 looking without a notification, stopping, and the end of the grace period (`tests.tasks.worker`).
 """

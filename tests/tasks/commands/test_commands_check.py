@@ -20,7 +20,7 @@ OLD = timezone.now() - timedelta(days=8)
 
 
 def refused(task_id, held, found):
-    """What a worker leaves that held version `held` of a row which had version `found` when it reported."""
+    """Record the refused report of a worker that held version `held` when the row had version `found`."""
     values = {"task_id": task_id, "worker_id": "w", "expected_version": held, "actual_version": found}
     return RefusedWrite.objects.create(**values, intent="complete")
 
