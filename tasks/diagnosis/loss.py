@@ -13,7 +13,7 @@ from tasks.support.database import Connection, fetch
 
 # A version only rises, so a lower one is a former state of the row. Where none was found and the archive has none, the
 # row was lost, or deleted while its worker was silent.
-FORGOTTEN = """
+LOST_CLAIMS = """
 SELECT refused.task_id AS id, refused.worker_id AS worker, refused.at, refused.expected_version AS held,
     refused.actual_version AS found
 FROM tasks_refusedwrite AS refused
@@ -43,13 +43,13 @@ class Enqueued:
     at: datetime | None = None
 
 
-def forgotten(connection: Connection, since: timedelta | None = None) -> list[dict[str, Any]]:
+def lost_claims(connection: Connection, since: timedelta | None = None) -> list[dict[str, Any]]:
     """Return the claims that a worker held and no row had when it reported.
 
     Each has `id` of the task, `worker`, `at`, the version that was `held`, and the one that was `found`, or None.
     `since`: only what was refused within this time.
     """
-    return fetch(connection, FORGOTTEN, {"since": since})
+    return fetch(connection, LOST_CLAIMS, {"since": since})
 
 
 def missing(connection: Connection, tasks: Sequence[Enqueued]) -> list[Enqueued]:

@@ -1,9 +1,9 @@
-"""`check_tasks`: find what the database has forgotten, for instance in a failover."""
+"""`check_tasks`: find what the database has lost, for instance in a failover."""
 
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 
 from django.core.management.base import CommandError, CommandParser
@@ -21,7 +21,7 @@ CHUNK = 1000
 
 class Command(OperatorCommand):
     help = (
-        "Find what the database has forgotten, for instance in a failover to a standby that lacked the last commits: "
+        "Find what the database has lost, for instance in a failover to a standby that lacked the last commits: "
         "claims that workers held and no row has and, with --enqueued, tasks whose enqueuers were told their ids. "
         "There may be more that nobody can tell. Exit status 3 when something is missing."
     )
@@ -29,7 +29,12 @@ class Command(OperatorCommand):
     changes_data = False
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("--since", type=types.duration, metavar="D", help="Only claims of so long ago, like 1h.")
+        parser.add_argument(
+            "--since",
+            type=types.duration,
+            metavar="D",
+            help="Only claims that were reported within this time, like 1h.",
+        )
         text = (
             "Look for the tasks in this file too (`-`: stdin), a line each: the id and, because another task may have "
             "got it since, the `enqueued_at` of its result."
@@ -37,7 +42,7 @@ class Command(OperatorCommand):
         parser.add_argument("--enqueued", metavar="FILE", help=text)
 
     def run(self, options: Options) -> Report:
-        claims = loss.forgotten(connection, options["since"])
+        claims = loss.lost_claims(connection, options["since"])
         number, missing = self._look_for(options) if options["enqueued"] else (None, [])
         texts = [f"Claims that no row has: {len(claims)}."]
         if number is not None:
@@ -52,9 +57,7 @@ class Command(OperatorCommand):
             problems.append(f"Task {task.id}{at} is missing: lost, or pruned.")
         failures = []
         if claims:
-            failures.append(
-                f"Commits were lost, with {counted(len(claims), 'claim')}. Tasks that have a row run again."
-            )
+            failures.append(f"No row has {counted(len(claims), 'claim')}: commits were lost, or rows deleted.")
         if missing:
             failures.append(f"Of the list {counted(len(missing))} cannot be found: enqueue again what was not pruned.")
         return Report(
@@ -70,7 +73,7 @@ class Command(OperatorCommand):
         )
 
     def _look_for(self, options: Options) -> tuple[int, list[Enqueued]]:
-        """How many tasks the file names, and those that are missing."""
+        """Return how many tasks the file names, and those that are missing."""
         number, missing = 0, []
         with opened(options["enqueued"]) as lines, self.chunks(options) as progress:
             tasks = read(lines)
@@ -84,19 +87,16 @@ class Command(OperatorCommand):
 
 @contextmanager
 def opened(path: str) -> Iterator[Iterable[str]]:
-    """The lines of the file. Raises CommandError if it cannot be read."""
-    if path == "-":
-        yield sys.stdin
-        return
+    """Yield the lines of the file. Raises CommandError if it cannot be read."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with nullcontext(sys.stdin) if path == "-" else open(path, encoding="utf-8") as file:
             yield file
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{path!a} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
 
 
 def read(lines: Iterable[str]) -> Iterator[Enqueued]:
-    """The tasks that the lines name. Raises UsageError for a line that names none."""
+    """Yield the tasks that the lines name. Raises UsageError for a line that names none."""
     for number, line in enumerate(lines, 1):
         words = line.replace(",", " ").split(maxsplit=1)
         if not words:

@@ -1,4 +1,4 @@
-"""`check_tasks` finds claims and tasks that the database has forgotten, and takes nothing else for lost."""
+"""`check_tasks` finds claims and tasks that the database has lost, and nothing else."""
 
 import io
 import signal
@@ -47,14 +47,14 @@ def test_nothing_is_missing_from_an_empty_queue():
 
 
 class TestClaims:
-    def test_a_row_older_than_a_claim_of_it_has_been_forgotten(self):
+    def test_a_row_older_than_a_claim_of_it_has_been_lost(self):
         found = refused(1, held=4, found=2)
         outcome = check()
         assert outcome.status == 3
         claim = {"id": 1, "worker": "w", "at": found.at.isoformat(), "held": 4, "found": 2}
         assert outcome.data["claims"] == [claim]
         assert "Task 1: worker w held version 4, but its row had version 2." in outcome.stderr
-        assert outcome.stderr.endswith("Commits were lost, with 1 claim. Tasks that have a row run again.\n")
+        assert outcome.stderr.endswith("No row has 1 claim: commits were lost, or rows deleted.\n")
 
     def test_a_row_that_was_gone_too(self):
         refused(1, held=2, found=None)
@@ -117,6 +117,12 @@ class TestEnqueued:
             assert outcome.status == 1
             assert f"'{path}' cannot be read: " in outcome.stderr
             assert "Traceback" not in outcome.stderr
+
+    def test_so_is_an_input_that_is_no_text(self, monkeypatch):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"7\n\xff\n"), encoding="utf-8"))
+        outcome = run("check_tasks", "--enqueued", "-")
+        assert outcome.status == 1
+        assert "'-' cannot be read: " in outcome.stderr
 
     def test_a_signal_ends_it_between_two_chunks(self, monkeypatch):
         monkeypatch.setattr(check_tasks, "CHUNK", 1)
