@@ -115,7 +115,6 @@ class PooledProcess(WorkerProcess):
         self.note_busy()
         self.background.begin_batch()
         surplus = self.pool.submit(jobs)
-        self.state.claimed -= len(surplus)
         begun = {claim.id for claim, _ in able}
         self.give_back([job.claim for job in surplus], [claim for claim in batch if claim.id not in begun])
 

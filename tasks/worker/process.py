@@ -205,8 +205,13 @@ class WorkerProcess:
         self.give_back(unstarted, refused)
 
     def give_back(self, unstarted: list[Claim], refused: list[Claim]) -> None:
-        """Give back tasks that have not begun; the refused ones are parked, because nothing here can run them."""
-        self.allowance.give_back(len(unstarted) + len(refused))
+        """Give back tasks that have not begun; the refused ones are parked, because nothing here can run them.
+
+        The report counts none of them as claimed, nor do they count towards `--max-tasks`.
+        """
+        given_back = len(unstarted) + len(refused)
+        self.state.claimed -= given_back
+        self.allowance.give_back(given_back)
         self.fetcher.give_back(unstarted)
         unknown = [claim for claim in refused if declaration.find(claim.task_path) is None]
         self.fetcher.give_back(unknown, parked_for=release.UNKNOWN)

@@ -126,6 +126,7 @@ def test_a_signal_lets_what_runs_end_and_gives_back_the_rest(database, ledger, s
     wait_until(lambda: ledger.count() >= 58)
     assert worker.stop() == 0
     begun = {effect.task_id for effect in ledger.effects()}
+    assert worker.report() == {"claimed": len(begun), "completed": len(begun), "failed": 0, "refused": 0}
     assert all(effect.ended for effect in ledger.effects())
     statuses = dict(database.rows("SELECT id, (status, attempt)::text FROM tasks_task"))
     assert {statuses[task_id] for task_id in begun} == {"(COMPLETED,1)"}
