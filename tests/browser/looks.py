@@ -43,6 +43,14 @@ CUT = """
     ].map((element) => element.placeholder || element.textContent.trim().replace(/\\s+/g, " "));
 }
 """
+# Nothing of the content lies over the head of the page, where a click would not reach the menu. A dialog may.
+COVERED = """
+() => [...document.querySelectorAll("header :is(a, button, summary)")].filter((control) => {
+    const box = control.getBoundingClientRect();
+    const over = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+    return control.checkVisibility() && over?.closest("#content") && !over.closest("dialog");
+}).map((control) => control.outerHTML)
+"""
 # No rule that is on asks for the style sheets and media, which axe would fetch again before each run.
 OPTIONS = {"resultTypes": ["violations"], "preload": False}
 RUN = """
@@ -72,6 +80,8 @@ def assert_fits(page: Page) -> None:
     assert page.evaluate(SMALL_TARGETS, 44 if screen < 600 else 24) == [], page.url
     cut = page.evaluate(CUT)
     assert cut == [], f"{page.url} {page.viewport_size}: {cut}"
+    covered = page.evaluate(COVERED)
+    assert covered == [], f"{page.url} {page.viewport_size}: {covered}"
 
 
 def assert_nothing_inline(page: Page) -> None:
