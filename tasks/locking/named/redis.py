@@ -41,14 +41,15 @@ return string.format('%.0f', fence)
 
 # A new waiter sees all earlier ones in one step, so that only the last of a cycle finds it.
 ENTER = """
-local now = tonumber(redis.call('time')[1])
+local time = redis.call('time')
+local now = string.format('%d.%06d', time[1], time[2])
 if ARGV[1] ~= '' then
     redis.call('hset', KEYS[1], ARGV[1], now .. ' ' .. ARGV[2])
 end
-local answer = {tostring(now)}
+local answer = {now}
 local all = redis.call('hgetall', KEYS[1])
 for i = 1, #all, 2 do
-    if tonumber(string.match(all[i + 1], '^%d+')) < now - ARGV[3] then
+    if tonumber(string.match(all[i + 1], '^[%d.]+')) < now - ARGV[3] then
         redis.call('hdel', KEYS[1], all[i])
     else
         answer[#answer + 1] = all[i + 1]
@@ -146,7 +147,7 @@ def waiters(client: "redis.Redis", entering: tuple[str, dict[str, Any]] | None =
     """All waiters, longest wait first; `entering` (owner, its data) is added or refreshed first."""
     owner, about = entering or ("", {})
     now, *found = client.eval(ENTER, 1, WAITERS_KEY, owner, json.dumps(about), WAITER_SECONDS)
-    waiting = [_waiter(entry, int(now)) for entry in found]
+    waiting = [_waiter(entry, float(now)) for entry in found]
     return sorted(waiting, key=lambda waiter: -(waiter.waiting_seconds or 0))
 
 
@@ -256,8 +257,8 @@ def _about(token: str) -> dict[str, Any]:
     return about if isinstance(about, dict) and "owner" in about else {"owner": token}
 
 
-def _waiter(entry: str, now: int) -> Waiter:
+def _waiter(entry: str, now: float) -> Waiter:
     seen, _, text = entry.partition(" ")
     about = json.loads(text)
-    waited = about.pop("waited") + now - int(seen)
+    waited = about.pop("waited") + now - float(seen)
     return Waiter(**{**about, "holds": frozenset(about["holds"])}, waiting_seconds=waited)
