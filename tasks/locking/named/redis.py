@@ -20,7 +20,7 @@ from tasks.locking.named.renewal import Contender, refuse_cycle
 RECHECK_SECONDS = 5.0
 WAITER_SECONDS = 15  # a waiter that is silent for longer is dead
 TIMEOUT_SECONDS = 5.0
-WAITERS_KEY = "rowlock:waiters"
+WAITERS_KEY = "rowlock:waiting"  # not `rowlock:waiters`: earlier versions cannot read these entries
 LOCK_KEYS = "rowlock:{*}:lock"
 
 # Lock and fence in one step: a holder that freezes in between cannot draw a newer fence than its successor. The clock
