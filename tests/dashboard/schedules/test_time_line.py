@@ -82,7 +82,7 @@ def test_many_are_counted_so_far_and_that_is_said(monkeypatch):
 
 def test_the_chart_has_its_values_as_words_and_as_a_table():
     ticked("nightly\N{BULLET}", 1)
-    made("soon", due_in=600)
+    made("soon", cron=None, every_seconds=14 * 3600, due_in=600)  # twice within a day at any time of it
     text = client_of("Viewers").get(PAGE).text
     assert "1 ran: nightly\N{BULLET}" in text
     assert "1 coming: soon" in text
